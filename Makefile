@@ -1,0 +1,75 @@
+# make setup    an environment in .venv with everything the other targets need (once)
+# make demo     see it work
+# make check    lint, format, types, architecture: seconds
+# make test     check, then the whole suite
+# make bench    compare with LMDB, RocksDB and SQLite on this machine
+# make lock     resolve pyproject.toml into requirements.lock again (needs uv)
+# make clean    remove everything that make and the tools created
+#
+# Needs only make and Python 3.11 or newer. Another interpreter: make setup PYTHON=python3.12
+# More test workers: make test WORKERS=8. A part of the suite: make test TESTS=tests/unit
+
+PYTHON ?= python3
+UV ?= uv
+WORKERS ?= 2
+TESTS ?= tests
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKED := $(VENV)/.locked
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo check test bench lock clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+setup: $(READY)
+
+# Two stamps, so that an edit of pyproject.toml does not download the world again.
+$(LOCKED): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "esker needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "setup: creating $(VENV) with $$($(PYTHON) --version)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@echo "setup: installing the locked dependencies (about 200 MB, a minute or so)"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@touch $@
+
+$(READY): $(LOCKED) pyproject.toml
+	@echo "setup: installing esker itself, editable"
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup
+	@$(BIN)/esker demo
+
+check: setup
+	@echo "check: ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ." >&2; exit 1; }
+	@echo "check: mypy"
+	@$(BIN)/mypy --no-error-summary
+	@echo "check: architecture"
+	@$(BIN)/python -m pytest -q --no-header tests/test_tidy.py
+
+test: check
+	@echo "test: the suite, on $(WORKERS) workers"
+	@$(BIN)/python -m pytest -q --no-header -n $(WORKERS) $(TESTS)
+
+bench: setup
+	@$(BIN)/python -m bench.run
+
+lock:
+	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group bench \
+		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --quiet --output-file requirements.lock
+	@echo "lock: $$(grep -c '==' requirements.lock) packages"
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,155 @@
+"""The only threads of the engine: one for lingering buffers and ticks, one for sealing.
+
+Both do nothing but call the core at the right time; `Background.step` is the same work without
+threads, for tests and for `background=False`. What fails in the background is not lost: a failed
+write stays buffered and is raised by the next append or sync of that topic; a failed sync poisons
+its shard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from esker.engine.buffer import CLOSED, Buffer
+from esker.engine.context import Context
+from esker.engine.shard import Shard
+from esker.errors import EskerError
+
+
+class Background:
+    """Linger, tick and seal."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lingering: deque[tuple[float, Shard, Buffer]] = deque()
+        self._to_seal: deque[Shard] = deque()
+        self._wake = threading.Event()
+        self._wake_sealer = threading.Event()
+        self._sleeping_until = 0.0  # when the thread looks again by itself
+        self._stop = False
+        self._dirty: set[Shard] = set()  # shards of class disk and fsync with unsynced bytes
+        self._next_tick = 0.0
+        self._threads: list[threading.Thread] = []
+        self._start_lock = threading.Lock()  # guards _threads
+
+    # -- called by writers; must stay cheap --
+
+    def linger(self, shard: Shard, buffer: Buffer) -> None:
+        """Flush this buffer when its time has come, unless it is full before."""
+        due = buffer.opened + self._context.options.linger_us / 1e6
+        self._lingering.append((due, shard, buffer))
+        self._nudge(due)
+
+    def sync_soon(self, shard: Shard) -> None:
+        """There is something on this shard to be synced."""
+        if shard not in self._dirty:
+            self._dirty.add(shard)
+            self._nudge(0.0 if shard.durability == "fsync" else self._next_tick)
+
+    def seal_soon(self, shard: Shard) -> None:
+        self._to_seal.append(shard)
+        if self._context.options.background:
+            self._start()
+            self._wake_sealer.set()
+
+    def _nudge(self, due: float) -> None:
+        if not self._context.options.background:
+            return
+        if not self._threads:
+            self._start()
+        if due < self._sleeping_until:
+            self._wake.set()
+
+    # -- the work, without threads --
+
+    def step(self) -> float | None:
+        """Do what is due now. Returns the seconds until the next thing is, None if nothing waits."""
+        now = self._context.clock.monotonic()
+        urgent: set[Shard] = set()
+        while self._lingering and self._lingering[0][0] <= now:
+            _, shard, buffer = self._lingering.popleft()
+            self._flush_buffer(shard, buffer)
+            if shard.durability == "fsync":
+                urgent.add(shard)
+        urgent |= {shard for shard in list(self._dirty) if shard.durability == "fsync"}
+        if urgent:
+            self._dirty.difference_update(urgent)
+            self._context.committer.make_durable(urgent)
+        if self._dirty and now >= self._next_tick:
+            self._next_tick = now + self._context.options.sync_interval_us / 1e6
+            dirty = list(self._dirty)
+            self._dirty.difference_update(dirty)
+            self._context.committer.make_durable(dirty)
+        return self._until_next()
+
+    def _until_next(self) -> float | None:
+        due = [self._lingering[0][0]] if self._lingering else []
+        if self._dirty:
+            due.append(self._next_tick)
+        if not due:
+            return None
+        return max(0.0, min(due) - self._context.clock.monotonic())
+
+    def _flush_buffer(self, shard: Shard, buffer: Buffer) -> None:
+        with shard.lock:
+            if shard.buffer is not buffer or buffer is CLOSED:
+                return
+            try:
+                shard._flush()
+            except EskerError as problem:
+                shard.trouble = problem  # raised by the next append or sync
+                return
+        self.sync_soon(shard)
+
+    def seal_step(self) -> bool:
+        """Seal one rolled log. False when there is none."""
+        while self._to_seal:
+            shard = self._to_seal[0]
+            try:
+                if shard.seal_next():
+                    return True
+            except EskerError as problem:
+                if shard.counters is not None:
+                    shard.counters.add("seal_errors")
+                shard.trouble = problem
+            self._to_seal.popleft()
+        return False
+
+    # -- the threads --
+
+    def _start(self) -> None:
+        with self._start_lock:
+            if self._threads or self._stop:
+                return
+            for name, work in (("esker-commit", self._run), ("esker-seal", self._run_sealer)):
+                thread = threading.Thread(target=work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _run(self) -> None:
+        while not self._stop:
+            self.step()
+            self._sleeping_until = float("inf")  # from here on whoever comes sets the event
+            wait = self._until_next()
+            if wait is not None:
+                self._sleeping_until = self._context.clock.monotonic() + wait
+            self._wake.wait(wait)
+            self._wake.clear()
+            self._sleeping_until = 0.0
+
+    def _run_sealer(self) -> None:
+        while not self._stop:
+            if not self.seal_step():
+                self._wake_sealer.wait()
+                self._wake_sealer.clear()
+
+    def stop(self) -> None:
+        """End the threads and wait for them."""
+        self._stop = True
+        self._wake.set()
+        self._wake_sealer.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._threads.clear()

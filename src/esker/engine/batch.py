@@ -1,0 +1,124 @@
+"""A batch of records as a reader gets it: Arrow underneath, Python objects when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+
+from esker.format.columns import HEADER_TYPE, Columns, timestamp_array
+from esker.records import Record
+
+TIMESTAMP: Final = pa.timestamp("us", "UTC")
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", TIMESTAMP, nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("tag", pa.string()),
+        pa.field("node", pa.string()),
+        pa.field("headers", HEADER_TYPE),
+        pa.field("shard", pa.int32(), nullable=False),
+    ]
+)
+
+
+class Batch:
+    """Consecutive records of one shard. Standing on the mapped file where it is sealed."""
+
+    __slots__ = ("_arrow", "columns", "first", "shard")
+
+    def __init__(self, shard: int, first: int, columns: Columns) -> None:
+        self.shard = shard
+        self.first = first
+        self.columns = columns
+        self._arrow: Any = None
+
+    def __len__(self) -> int:
+        return self.columns.count
+
+    def __repr__(self) -> str:
+        return f"Batch(shard={self.shard}, offsets={self.first}..{self.last})"
+
+    @property
+    def last(self) -> int:
+        return self.first + self.columns.count - 1
+
+    @property
+    def next_offset(self) -> int:
+        return self.first + self.columns.count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return self.columns.nbytes
+
+    @property
+    def values(self) -> list[bytes]:
+        """The values as Python bytes."""
+        return self.columns.values.to_pylist()  # type: ignore[no-any-return]
+
+    @property
+    def arrow(self) -> Any:
+        """The batch as a pyarrow.RecordBatch with the columns of `esker.SCHEMA`."""
+        if self._arrow is None:
+            columns, count = self.columns, self.columns.count
+            stamps = timestamp_array(columns)
+            self._arrow = pa.RecordBatch.from_arrays(
+                [
+                    pa.arange(self.first, self.first + count),
+                    stamps.view(TIMESTAMP),
+                    columns.keys if columns.keys is not None else pa.nulls(count, pa.binary()),
+                    columns.values,
+                    columns.tags if columns.tags is not None else pa.nulls(count, pa.string()),
+                    columns.nodes if columns.nodes is not None else pa.nulls(count, pa.string()),
+                    columns.headers if columns.headers is not None
+                    else pa.nulls(count, HEADER_TYPE),
+                    _same(self.shard, count),
+                ],
+                schema=SCHEMA,
+            )  # fmt: skip
+        return self._arrow
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return self.arrow.__arrow_c_array__(requested_schema)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        reader = pa.RecordBatchReader.from_batches(SCHEMA, [self.arrow])
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def records(self) -> list[Record]:
+        """The batch as Record objects, made in one go."""
+        columns, count = self.columns, self.columns.count
+        nothing: Any = repeat(None)
+        stamps: Any = columns.timestamps
+        headers: Any = nothing
+        if columns.headers is not None:
+            headers = [
+                {pair["key"]: pair["value"] for pair in cell} if cell else None
+                for cell in columns.headers.to_pylist()
+            ]
+        return list(
+            map(
+                Record,
+                columns.values.to_pylist(),
+                columns.keys.to_pylist() if columns.keys is not None else nothing,
+                columns.tags.to_pylist() if columns.tags is not None else nothing,
+                columns.nodes.to_pylist() if columns.nodes is not None else nothing,
+                headers,
+                repeat(stamps) if isinstance(stamps, int) else stamps.to_pylist(),
+                range(self.first, self.first + count),
+                repeat(self.shard),
+            )
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records())
+
+
+def _same(number: int, count: int) -> Any:
+    data = number.to_bytes(4, "little") * count
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(data)], 0)

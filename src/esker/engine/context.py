@@ -1,0 +1,84 @@
+"""What all parts of one open store share."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from esker.clock import Clock
+from esker.errors import ReadOnlyStore, StoreClosed, StoreForked
+from esker.options import StoreOptions
+from esker.storage.files import Files
+from esker.storage.maps import Maps
+
+if TYPE_CHECKING:
+    from esker.engine.background import Background
+    from esker.engine.committer import Committer
+    from esker.engine.shard import Shard
+
+
+class Gauge:
+    """Bytes that are written but not yet durable, over all shards."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._lock = threading.Lock()  # guards bytes
+
+    def add(self, amount: int) -> None:
+        with self._lock:
+            self.bytes = max(0, self.bytes + amount)
+
+    @property
+    def over(self) -> bool:
+        return self.bytes > self.limit
+
+
+class Context:
+    """One handle's surroundings: the world it was given, and its state."""
+
+    def __init__(
+        self, *, root: str, store: bytes, files: Files, clock: Clock, options: StoreOptions,
+        read_only: bool,
+    ) -> None:  # fmt: skip
+        self.root = root
+        self.store = store
+        self.files = files
+        self.clock = clock
+        self.options = options
+        self.read_only = read_only
+        self.maps = Maps(files, options.mapped_bytes)
+        self.gauge = Gauge(options.max_unflushed_bytes)
+        self.boot = files.boot_id()
+        self.gaps_met = 0  # gaps that readers of this handle came across
+        self.closed = False
+        self.forked = False
+        self.recover_again = _nothing  # set by the store
+        self.committer: Committer
+        self.background: Background
+        self.shards: list[Shard] = []
+
+    @property
+    def note(self) -> str:
+        """When a lock was taken, for the error that names its holder."""
+        moment = datetime.fromtimestamp(self.clock.now_us() / 1e6, UTC)
+        return moment.isoformat(timespec="seconds")
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise StoreClosed(f"the store {self.root} is closed; open it again to use it")
+
+    def require_writable(self) -> None:
+        self.require_open()
+        if self.forked:
+            raise StoreForked(
+                f"this process was forked after {self.root} was opened; only the parent may "
+                "write. Open the store again in the child, on shards the parent does not write."
+            )
+        if self.read_only:
+            raise ReadOnlyStore(f'{self.root} was opened with mode="r"; open it with mode="rw"')
+
+
+def _nothing() -> None:
+    """Stands in until the store sets its own."""

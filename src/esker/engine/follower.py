@@ -1,0 +1,168 @@
+"""One shard, as a process sees it that does not write it.
+
+While a writer lives, its counters page says how far readers may look: segment, position, offset.
+The follower hops over the headers that are new and reads the rest when asked. When no writer
+lives, the files themselves are walked, and nothing is changed: what a recovery would cut is not
+shown, and `store.recovery` says that one is due.
+
+Reading never blocks a writer and is never blocked by one: sealing replaces files by renaming, and
+a file that vanished between listing and opening is simply listed again.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from esker.engine.context import Context
+from esker.engine.shard import list_segments, shard_folder
+from esker.errors import Corruption, StorageError
+from esker.format import names
+from esker.format.catalog import TopicEntry
+from esker.format.segment import HEADER_SIZE
+from esker.storage import scan
+from esker.storage import segment as storage
+from esker.storage.counters import Counters, Published
+from esker.storage.files import join
+from esker.storage.segment import LogSegment, SealedSegment, Segment
+from esker.storage.state import StateFile
+
+ATTEMPTS = 50
+
+
+class Follower:
+    """A read-only view of a shard, brought up to date by `refresh`."""
+
+    def __init__(self, context: Context, entry: TopicEntry, number: int) -> None:
+        self.context = context
+        self.entry = entry
+        self.number = number
+        self.folder = shard_folder(context.root, entry.id, number)
+        self.segments: tuple[Segment, ...] = ()
+        self.visible = 0
+        self.durable = 0
+        self.earliest = 0
+        self._lock = threading.Lock()  # guards everything here
+        self._counters: Counters | None = None
+        self._seen: object = None
+        self._known: dict[names.SegmentName, Segment] = {}
+
+    def refresh(self) -> int:
+        """Look what is there now; returns `visible`."""
+        with self._lock:
+            counters = self._page()
+            if counters is not None and self._alive():
+                published = counters.published()
+                if published is not None:
+                    self._follow(published)
+                    return self.visible
+            self._inspect()
+            return self.visible
+
+    def _page(self) -> Counters | None:
+        if self._counters is None:
+            self._counters = Counters.open(self.context.files, self.folder, writable=False)
+        return self._counters
+
+    def _alive(self) -> bool:
+        return self.context.files.holder(join(self.folder, names.LOCK)) is not None
+
+    def _follow(self, published: Published) -> None:
+        if published == self._seen:
+            return
+        for attempt in range(ATTEMPTS):
+            try:
+                self._take(published)
+                break
+            except (StorageError, Corruption):
+                # a segment was being sealed under our eyes; what is published now is newer
+                newer = self._counters.published() if self._counters is not None else None
+                if attempt + 1 == ATTEMPTS or (newer is None and attempt > 3):
+                    raise
+                published = newer or published
+        self._seen = published
+        self.visible, self.durable = published.visible, published.durable
+
+    def _take(self, published: Published) -> None:
+        last = self.segments[-1] if self.segments else None
+        same = isinstance(last, LogSegment) and last.number == published.segment
+        if not same or self._listing != published.generation:
+            self._list()
+            self._listing = published.generation
+        for index, segment in enumerate(self.segments):
+            if not isinstance(segment, LogSegment):
+                continue
+            if segment.number == published.segment:
+                segment.extend(published.position)
+            elif index + 1 < len(self.segments):
+                self._complete(segment, self.segments[index + 1])
+
+    _listing = -1
+
+    def _complete(self, log: LogSegment, following: Segment) -> None:
+        """A rolled log: all of it, as far as the next one says that it goes."""
+        rows = following.header.previous_end - log.base
+        if log.next_row >= rows:
+            return
+        seen = scan.walk(log.file, log.salt, log.end, bodies=False)
+        for position, header in seen.frames:
+            if header.first_row + header.count <= rows:
+                log.extend(position + header.size)
+
+    def _list(self) -> None:
+        found = list_segments(self.context.files, self.folder)
+        sealed = {name.segment for name in found if name.sealed}
+        known: dict[names.SegmentName, Segment] = {}
+        for name in found:
+            if not name.sealed and name.segment in sealed:
+                continue
+            known[name] = self._known.get(name) or self._open(name)
+        self._known = known
+        self.segments = tuple(known[name] for name in sorted(known))
+
+    def _open(self, name: names.SegmentName) -> Segment:
+        path = join(self.folder, names.segment(*name[:2], sealed=name.sealed))
+        if name.sealed:
+            return SealedSegment(path, name).attach(self.context.maps)
+        file, header = storage.open_log(self.context.files, path, "r")
+        if isinstance(header, str):
+            file.close()
+            raise Corruption(header, path=path)
+        return LogSegment(header, file)
+
+    def _inspect(self) -> None:
+        """No writer lives: walk the logs, change nothing."""
+        files = self.context.files
+        found = list_segments(files, self.folder)
+        sizes = []
+        for name in found:
+            if not name.sealed:
+                file = files.open(
+                    join(self.folder, names.segment(*name[:2], sealed=False)), "r"
+                )
+                sizes.append(file.size())
+                file.close()
+        fingerprint = (tuple(found), tuple(sizes))
+        if fingerprint == self._seen:
+            return
+        self._known = {}
+        self._list()
+        state = StateFile(files, self.folder).load()
+        kept: list[Segment] = []
+        for segment in self.segments:
+            kept.append(segment)
+            if not isinstance(segment, LogSegment):
+                continue
+            proven = 0
+            if state is not None and state.clean and state.segment == segment.number:
+                proven = state.end_position
+            verdict = scan.verdict(scan.walk(segment.file, segment.salt, HEADER_SIZE), proven)
+            segment.adopt(verdict)
+            if verdict.torn is not None:
+                break
+        self.segments = tuple(kept)
+        end = state.end_offset if state is not None and state.clean else 0
+        if kept:
+            end = max(end, kept[-1].base + kept[-1].rows)
+        self.visible = self.durable = end
+        self._seen = fingerprint
+        self._listing = -1

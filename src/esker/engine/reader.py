@@ -1,0 +1,188 @@
+"""Reading forward: from an offset on, batch by batch, over segments and gaps.
+
+`read_batches` is the one loop behind read, batches, follow and slices. It looks at a view (a
+`Shard` of this process or a `Follower`), whose `segments` it takes anew for every batch, so that
+rolling and sealing may go on beneath it. What is missing is never stepped over in silence: lost
+offsets come as a Gap, damaged ones as Corruption.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, Protocol
+
+from esker.engine.batch import Batch
+from esker.engine.context import Context
+from esker.errors import Corruption, DataGap, InvalidOption
+from esker.format.catalog import TopicEntry
+from esker.format.columns import Columns
+from esker.format.segment import GAP_REASONS
+from esker.positions import EARLIEST, LATEST, Position
+from esker.records import Gap
+from esker.storage.files import forget_pages
+from esker.storage.segment import SealedSegment, Segment
+
+Gaps = Literal["raise", "yield", "skip"]
+Consistency = Literal["eventual", "strong"]
+BATCH_BYTES: Final = 1 << 20
+
+
+class View(Protocol):
+    """A shard that can be read."""
+
+    context: Context
+    entry: TopicEntry
+    number: int
+    segments: tuple[Segment, ...]
+    visible: int
+    durable: int
+    earliest: int
+
+
+def end_of(view: View, consistency: Consistency = "eventual") -> int:
+    """The offset behind the last record that a reader may see."""
+    if consistency == "strong":
+        return min(view.visible, view.durable)
+    return view.visible
+
+
+def earliest_of(view: View) -> int:
+    """The first offset that is there."""
+    segments = view.segments
+    first = segments[0].base if segments else view.visible
+    return max(first, view.earliest)
+
+
+def resolve(view: View, position: Position) -> int:
+    """The offset that a position means for this shard."""
+    match position.kind:
+        case "offset":
+            return position.number
+        case "back":
+            return max(earliest_of(view), view.visible - position.number)
+        case "time":
+            return find_time(view, position.number)
+        case kind if kind == LATEST:
+            return view.visible
+        case kind if kind == EARLIEST:
+            return earliest_of(view)
+    raise AssertionError(position)
+
+
+def find_time(view: View, timestamp: int) -> int:
+    """The first offset whose record is at or after a time; the end when there is none."""
+    segments = view.segments
+    # header i+1 knows the largest timestamp before it, so this is a binary search on headers
+    at = bisect_left(segments, timestamp, 1, key=lambda s: s.header.previous_high) - 1 \
+        if len(segments) > 1 else 0  # fmt: skip
+    for segment in segments[max(at, 0) :]:
+        rows = min(segment.rows, view.visible - segment.base)
+        row = segment.find_time(timestamp, rows)
+        if row < rows:
+            return segment.base + row
+    return view.visible
+
+
+def read_batches(
+    view: View,
+    start: int,
+    stop: int,
+    *,
+    max_bytes: int = BATCH_BYTES,
+    max_records: int = 0,
+    gaps: Gaps = "raise",
+) -> Iterator[Batch | Gap]:
+    """Batches of records [start, stop); a Gap where records were lost."""
+    offset = start
+    before: Segment | None = None
+    while offset < stop:
+        view.context.require_open()
+        segments = view.segments
+        at = bisect_right(segments, offset, key=_base) - 1
+        if at < 0:
+            first = segments[0].base if segments else view.visible
+            yield from _gap(view, offset, min(first, stop) - 1, "evicted", gaps)
+            offset = first
+            continue
+        segment = segments[at]
+        row, rows = offset - segment.base, segment.rows
+        if row >= rows:
+            if at + 1 >= len(segments):
+                return  # published, but this list of segments is older: the next read sees it
+            following = segments[at + 1]
+            reason = _reason(segment, following)
+            yield from _gap(view, offset, min(following.base, stop) - 1, reason, gaps)
+            offset = following.base
+            continue
+        if before is not None and before is not segment:
+            _check_chain(before, segment)
+            if isinstance(before, SealedSegment):
+                forget_pages(before.data())
+        before = segment
+        row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
+        for piece in _pieces(columns, max_bytes, max_records):
+            yield Batch(view.number, offset, piece)
+            offset += piece.count
+
+
+def _base(segment: Segment) -> int:
+    return segment.base
+
+
+def _reason(segment: Segment, following: Segment) -> str:
+    header = following.header
+    if following.number != segment.number + 1:
+        raise Corruption(
+            f"segments {segment.number + 1} to {following.number - 1} are missing",
+            path=segment.path, position=0,
+            first=segment.base + segment.rows, last=following.base - 1, reason="missing segment",
+        )  # fmt: skip
+    if header.previous_end != segment.base + segment.rows:
+        raise Corruption(
+            "a segment ends before the next one says it did", path=segment.path, position=0,
+            first=segment.base + segment.rows, last=following.base - 1, reason="corrupt",
+        )  # fmt: skip
+    return GAP_REASONS.get(header.gap) or "lost"
+
+
+def _check_chain(before: Segment, segment: Segment) -> None:
+    header = segment.header
+    if segment.number == before.number + 1 and header.previous_salt not in (0, before.header.salt):
+        raise Corruption(
+            "a segment does not follow the one before it (exchanged?)", path=segment.path,
+            first=segment.base, last=segment.base + segment.rows - 1,
+        )  # fmt: skip
+
+
+def _gap(view: View, first: int, last: int, reason: str, gaps: Gaps) -> Sequence[Gap]:
+    if last < first:
+        return ()
+    gap = Gap(view.entry.name, view.number, first, last, reason)
+    if gaps == "raise":
+        raise DataGap(gap)
+    view.context.gaps_met += 1
+    return (gap,) if gaps == "yield" else ()
+
+
+def _pieces(columns: Columns, max_bytes: int, max_records: int) -> Iterator[Columns]:
+    """Cut a batch to the caller's limits, exactly; at least one record each."""
+    count = columns.count
+    most = max_records or count
+    if count <= most and columns.nbytes <= max_bytes:
+        yield columns
+        return
+    offsets = columns.values.buffers()[1]
+    view = memoryview(offsets).cast("i")[columns.values.offset :]
+    row = 0
+    while row < count:
+        fits = bisect_right(view, view[row] + max_bytes, row + 1, count + 1) - 1
+        stop = min(max(fits, row + 1), row + most, count)
+        yield columns.slice(row, stop - row)
+        row = stop
+
+
+def check_gaps(gaps: str) -> Gaps:
+    if gaps not in ("raise", "yield", "skip"):
+        raise InvalidOption(f'gaps={gaps!r}: one of "raise", "yield", "skip"')
+    return gaps  # type: ignore[return-value]

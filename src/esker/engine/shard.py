@@ -1,0 +1,558 @@
+"""One shard, as its writer sees it.
+
+A shard is a list of sealed segments, perhaps some rolled logs that wait to be sealed, and one
+active log. Offsets move through it in this order, each never above the one before:
+
+    next        first offset not yet written
+    visible     end of what readers may see: `next`, or `durable` for class fsync
+    durable     end of what survives power loss
+
+One lock guards all of it. Public methods take the lock; those with an underscore assume it. The
+lock is held while a frame is encoded and written (so a failed write can be undone exactly, and no
+later offset has been given out), and never while the disk syncs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from esker.engine.buffer import CLOSED, Buffer
+from esker.engine.context import Context
+from esker.errors import EskerError, Poisoned, StorageError, WriterBusy
+from esker.format import catalog as catalog_format
+from esker.format import columns as cols
+from esker.format import frame, names
+from esker.format import state as state_format
+from esker.format.catalog import TopicEntry
+from esker.format.columns import Body, Columns
+from esker.format.counters import WORD
+from esker.format.segment import SegmentHeader
+from esker.format.state import State
+from esker.options import BUFFER_RECORDS, FRAMES_PER_CLEAN_LOG, RESERVE_OFFSETS
+from esker.storage import scan
+from esker.storage import segment as storage
+from esker.storage.counters import Counters
+from esker.storage.files import Files, Holder, Lock, join
+from esker.storage.journal import Redo
+from esker.storage.maps import Maps
+from esker.storage.memory import MemoryFiles
+from esker.storage.segment import Compress, LogSegment, SealedSegment, Segment
+from esker.storage.state import StateFile
+
+ROLLED_MAX = 4  # more logs than this waiting for the sealer: the writer seals one itself
+
+_W = WORD
+_TOTAL_RECORDS, _TOTAL_BYTES, _TOTAL_WRITES = _W["total_records"], _W["total_bytes"], _W["total_writes"]
+_BATCH, _BATCHES, _LAST_WRITE = _W["last_batch_records"], _W["total_batches"], _W["last_write_ns"]
+_POSITION, _LAST, _ISSUED = _W["write_position"], _W["last_offset"], _W["next_issued"]
+
+
+class Shard:
+    """The writer of one shard. Made when a topic is opened, opened for writing at first use."""
+
+    def __init__(self, context: Context, entry: TopicEntry, number: int) -> None:
+        self.context = context
+        self.entry = entry
+        self.number = number
+        self.folder = shard_folder(context.root, entry.id, number)
+        self.durability = entry.options.durability
+        self.lock = threading.Lock()  # guards everything below
+        self.files: Files = context.files
+        self.maps: Maps = context.maps
+        if self.durability == "ephemeral":
+            self.files = MemoryFiles()
+            self.files.make_dir(self.folder)
+            self.maps = Maps(self.files, context.options.mapped_bytes)
+        self.writing = False
+        self.buffer = CLOSED
+        self.sealed: list[SealedSegment] = []
+        self.rolled: list[LogSegment] = []
+        self.active: LogSegment | None = None
+        self.segments: tuple[Segment, ...] = ()  # replaced as a whole; readers take it unlocked
+        self.next = 0
+        self.visible = 0
+        self.durable = 0
+        self.earliest = 0
+        self.ceiling = 0
+        self.gap = 0
+        self.poison: EskerError | None = None
+        self.trouble: EskerError | None = None  # the last failed background write, until one works
+        self.counters: Counters | None = None
+        self.door: Any = None  # the topic, whose `_buffer` is the owner's way in
+        self.waiters: list[threading.Lock] = []
+        self._waiters_lock = threading.Lock()  # guards waiters
+        self._state = StateFile(context.files, self.folder)
+        self._writer_lock: Lock | None = None
+        options = entry.options
+        codec = frame.ZSTD if options.compression == "zstd" else frame.PLAIN
+        self._compress = Compress(codec, options.compress_min_bytes)
+        self._config = catalog_format.encode_config(entry)
+        self._unnamed: set[int] = set()  # segments whose directory entry is not yet synced
+
+    # -- opening for writing --
+
+    def open_for_writing(self) -> None:
+        """Take the kernel lock and the state. Assumes the lock."""
+        if self.writing:
+            return
+        context = self.context
+        context.require_writable()
+        self._take_writer_lock()
+        try:
+            state = self._state.load()
+            if not self._clean(state):
+                self._release_writer_lock()
+                context.recover_again()
+                self._take_writer_lock()
+                self._state = StateFile(context.files, self.folder)
+                state = self._state.load()
+                if not self._clean(state):
+                    raise StorageError(f"{self.folder} cannot be recovered", path=self.folder)
+            self._load(state)
+            self.counters = Counters.open(context.files, self.folder, writable=True)
+            assert self.counters is not None
+            words = self.counters.words
+            words[WORD["writer_pid"]] = context.files.pid()
+            self._publish_segments()
+            self._publish()
+        except BaseException:
+            self._release_writer_lock()
+            raise
+        self.writing = True
+
+    def _take_writer_lock(self) -> None:
+        path = join(self.folder, names.LOCK)
+        lock = self.context.files.lock(path, self.context.note)
+        if isinstance(lock, Holder):
+            raise WriterBusy(
+                f"topic {self.entry.name!r} shard {self.number} is being written by process "
+                f"{lock.pid or 'unknown'} since {lock.since or 'unknown'}. Append there, or end "
+                'that process; reading works beside it with mode="r".',
+                pid=lock.pid,
+                since=lock.since,
+            )
+        self._writer_lock = lock
+
+    def _release_writer_lock(self) -> None:
+        if self._writer_lock is not None:
+            self._writer_lock.release()
+            self._writer_lock = None
+
+    def _clean(self, state: State | None) -> bool:
+        return is_clean(self.files, self.folder, state, ephemeral=self.durability == "ephemeral")
+
+    def _load(self, state: State | None) -> None:
+        """Take over a shard that was closed (or recovered) cleanly."""
+        found = list_segments(self.files, self.folder)
+        self.sealed = [
+            SealedSegment(join(self.folder, names.segment(*name[:2], sealed=True)), name)
+            .attach(self.maps)
+            for name in found if name.sealed
+        ]  # fmt: skip
+        self.next = state.end_offset if state is not None else 0
+        self.ceiling = max(self.next, state.ceiling if state is not None else 0)
+        self.earliest = state.earliest if state is not None else 0
+        if self.durability == "ephemeral":
+            self.earliest = self.next
+        logs = [name for name in found if not name.sealed]
+        if logs:
+            self.active = load_log(self.files, self.folder, logs[-1])
+        elif self.sealed:
+            footer = self.sealed[-1].footer
+            self.next = max(self.next, self.sealed[-1].name.base + footer.records)
+        self.visible = self.durable = self.next
+
+    # -- writing --
+
+    def _write(self, bodies: Sequence[Body]) -> int:
+        """Append bodies as one atomic batch; returns the offset of the first record."""
+        if self.poison is not None:
+            raise self._poisoned()
+        self.open_for_writing()
+        count = sum(body.count for body in bodies)
+        size = sum(body.size + frame.HEADER_SIZE for body in bodies)
+        if self.next + count > self.ceiling and self.durability in ("disk", "ephemeral"):
+            self._reserve(count)
+        log = self._room_for(size)
+        try:
+            log.append(bodies, self._compress)
+        except BaseException as problem:
+            self._undo(log, problem)
+            raise
+        first = self.next
+        self.next = first + count
+        self._count(log, count, size)
+        if self.durability in ("disk", "fsync"):
+            self.context.gauge.add(size)
+        if self.durability != "fsync":
+            self._publish()
+        return first
+
+    def _count(self, log: LogSegment, count: int, size: int) -> None:
+        assert self.counters is not None
+        words = self.counters.words
+        words[_TOTAL_RECORDS] += count
+        words[_TOTAL_BYTES] += size
+        words[_TOTAL_WRITES] += 1
+        words[_BATCHES] += 1
+        words[_BATCH] = count
+        words[_POSITION] = log.end
+        words[_LAST] = self.next - 1
+        words[_LAST_WRITE] = self.context.clock.now_us() * 1000
+
+    def _undo(self, log: LogSegment, problem: BaseException) -> None:
+        """Leave no trace of a failed write, or refuse to go on."""
+        if self.counters is not None:
+            self.counters.add("failed_writes")
+            self.counters.add("errors")
+            self.counters.set("last_error_ns", self.context.clock.now_us() * 1000)
+        try:
+            log.undo()
+        except BaseException as worse:
+            self.poison = Poisoned(
+                f"a write to {log.path} failed ({problem}) and could not be undone ({worse}); "
+                f"offsets from {self.next} on are in doubt"
+            )
+
+    def _room_for(self, size: int) -> LogSegment:
+        log, options = self.active, self.entry.options
+        if log is not None and (
+            (log.next_row and log.end + size > options.segment_bytes)
+            or (options.segment_records and log.next_row >= options.segment_records)
+            or log.damaged
+            or (
+                options.segment_age_us
+                and log.next_row
+                and self.context.clock.now_us() - log.header.created >= options.segment_age_us
+            )
+        ):
+            return self._roll()
+        return log if log is not None else self._create_log()
+
+    def _roll(self) -> LogSegment:
+        """End the active log and begin the next; the sealer does the rest."""
+        old = self.active
+        assert old is not None
+        if len(self.rolled) >= ROLLED_MAX:
+            self._seal_one()
+        log = self._create_log()
+        self.rolled.append(old)
+        self._publish_segments()
+        if self.counters is not None:
+            self.counters.add("segments_rolled")
+        self.context.background.seal_soon(self)
+        return log
+
+    def _create_log(self) -> LogSegment:
+        old = self.active
+        previous_end, chain, salt, high = self.next, 0, 0, 0
+        number = 1
+        if old is not None:
+            previous_end = old.header.base + old.next_row
+            chain, salt, high = old.chain, old.salt, old.high
+            number = old.header.segment + 1
+        elif self.sealed:
+            last = self.sealed[-1]
+            previous_end = last.name.base + last.footer.records
+            chain, salt = last.footer.chain, last.header.salt
+            high = max(last.header.previous_high, last.footer.max_timestamp)
+            number = last.name.segment + 1
+        header = SegmentHeader(
+            store=self.context.store, topic=self.entry.id, shard=self.number,
+            epoch=self.entry.epoch, segment=number, base=self.next,
+            created=self.context.clock.now_us(),
+            salt=int.from_bytes(self.context.files.random(8), "little"),
+            previous_end=previous_end, previous_chain=chain, previous_salt=salt,
+            previous_high=high, gap=self.gap if previous_end != self.next else 0,
+        )  # fmt: skip
+        log = LogSegment.create(self.files, self.folder, header, self._config)
+        self.active = log
+        self._unnamed.add(number)
+        self._publish_segments()
+        if self.counters is not None:
+            self.counters.add("segments_created")
+            self.counters.set("active_segment", number)
+        return log
+
+    def _reserve(self, count: int) -> None:
+        """Set offsets aside, durably, before any of them is given out."""
+        ahead = max(RESERVE_OFFSETS, min(count * 4, RESERVE_OFFSETS * 64))
+        self._store_state(clean=False, ceiling=self.next + count + ahead)
+
+    def _store_state(self, *, clean: bool, ceiling: int) -> None:
+        log = self.active
+        self._state.store(
+            State(
+                flags=state_format.CLEAN if clean else 0, generation=0, topic=self.entry.id,
+                shard=self.number, epoch=self.entry.epoch, ceiling=ceiling,
+                segment=log.header.segment if log is not None else 0,
+                end_position=log.end if log is not None else 0, end_offset=self.next,
+                earliest=self.earliest, evicted=0, boot=self.context.boot,
+                store=self.context.store,
+            )
+        )  # fmt: skip
+        self.ceiling = ceiling
+
+    # -- the buffer --
+
+    def _open_buffer(self, owner: int) -> Buffer:
+        """A fresh buffer behind what is written. Assumes the old one was drained."""
+        buffer = Buffer(self.next, owner, BUFFER_RECORDS)
+        buffer.opened = self.context.clock.monotonic()
+        self.buffer = buffer
+        return buffer
+
+    def _drain(self) -> tuple[list[bytes], dict[int, Any]]:
+        """Take the buffered records; the owner's way in is closed first (see buffer.py)."""
+        buffer = self.buffer
+        if self.door is not None and self.door._buffer is buffer:
+            self.door._buffer = CLOSED
+        self.buffer = CLOSED
+        taken = len(buffer)
+        values = buffer[:taken]
+        buffer.taken = taken
+        return values, buffer.extras
+
+    def _put_back(self, values: list[bytes], extras: dict[int, Any]) -> None:
+        """After a failed write: the records are pending again, at the same offsets."""
+        buffer = self._open_buffer(0)
+        buffer.extend(values)
+        buffer.extras = extras
+        buffer.bytes = sum(map(len, values))
+        self.context.background.linger(self, buffer)
+
+    def _flush(self) -> bool:
+        """Write what is buffered. Nothing is lost when this raises. True if there was something."""
+        if self.buffer is CLOSED:
+            return False
+        values, extras = self._drain()
+        if not values:
+            return False
+        try:
+            now = self.context.clock.now_us()
+            self._write(encode(values, extras, now))
+        except BaseException as problem:
+            self._put_back(values, extras)
+            if isinstance(problem, EskerError):
+                self.trouble = problem
+            raise
+        self.trouble = None
+        return True
+
+    # -- durability --
+
+    def unsynced(self) -> list[tuple[LogSegment, int]]:
+        """Logs with bytes that are not durable, oldest first, and their ends as of now."""
+        logs = [*self.rolled, self.active] if self.active is not None else self.rolled
+        return [(log, log.end) for log in logs if log.synced < log.end]
+
+    def sync_directly(self, log: LogSegment, end: int) -> None:
+        """fdatasync one log, and its name if it is new. Takes no lock; called by one at a time."""
+        log.sync(end)
+        number = log.header.segment
+        if number in self._unnamed:
+            self.files.sync_dir(self.folder)
+            self._unnamed.discard(number)
+
+    def redo(self, log: LogSegment, end: int) -> Redo:
+        """What the journal needs to make these bytes durable."""
+        data = log.file.read(log.synced, end - log.synced)
+        return Redo(self.entry.id, self.number, log.header.segment, log.synced, self.next, data)
+
+    def settled(self, next_offset: int) -> None:
+        """All up to next_offset is durable: say so, and let readers of class fsync see it."""
+        with self.lock:
+            if next_offset > self.durable:
+                self.durable = next_offset
+                self._publish()
+
+    def _publish(self) -> None:
+        """Move `visible`, tell readers in other processes, wake those who wait."""
+        log = self.active
+        visible = self.durable if self.durability == "fsync" else self.next
+        position = log.end if log is not None else 0
+        segment = log.header.segment if log is not None else 0
+        if self.counters is not None:
+            self.counters.publish(visible, segment, position, self.durable)
+        self.visible = visible
+        if self.waiters:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake every thread that waits for records."""
+        with self._waiters_lock:
+            waiting, self.waiters = self.waiters, []
+        for waiter in waiting:
+            if waiter.locked():
+                waiter.release()
+
+    def add_waiter(self, waiter: threading.Lock) -> None:
+        """Have this lock released at the next publication."""
+        with self._waiters_lock:
+            self.waiters.append(waiter)
+
+    def wait_beyond(self, offset: int, timeout: float) -> bool:
+        """Wait until `visible` is above the offset. False when the time is up."""
+        if self.visible > offset:
+            return True
+        waiter = threading.Lock()
+        waiter.acquire()
+        self.add_waiter(waiter)
+        if self.visible > offset or self.context.closed:  # published between the look and the list
+            return self.visible > offset
+        waiter.acquire(timeout=max(0.0, timeout))
+        return self.visible > offset
+
+    def _publish_segments(self) -> None:
+        logs: list[Segment] = [*self.rolled]
+        if self.active is not None and self.active not in self.rolled:
+            logs.append(self.active)
+        self.segments = (*self.sealed, *logs)
+        if self.counters is not None:
+            self.counters.add("segments_generation")
+            self.counters.set("segments_current", len(self.segments))
+
+    def poisoned_by(self, problem: BaseException) -> None:
+        """A sync failed. Nothing that was not durable may be acknowledged any more."""
+        with self.lock:
+            if self.poison is None:
+                self.poison = Poisoned(
+                    f"a sync of topic {self.entry.name!r} shard {self.number} failed ({problem}). "
+                    f"Offsets {self.durable}..{max(self.next - 1, self.durable)} are in doubt; "
+                    "close the store and open it again to go on with what is really there."
+                )
+
+    def _poisoned(self) -> EskerError:
+        assert self.poison is not None
+        return type(self.poison)(*self.poison.args)
+
+    # -- sealing --
+
+    def _seal_one(self) -> None:
+        """Seal the oldest rolled log. Assumes the lock; used when the sealer lags behind."""
+        if self.rolled and not self.rolled[0].damaged:
+            self._sealed(self.rolled[0], self.rolled[0].seal(self.files, self._compress))
+
+    def seal_next(self) -> bool:
+        """Seal the oldest rolled log without holding the lock while writing. False if none."""
+        with self.lock:
+            if not self.rolled or self.rolled[0].damaged or self.poison is not None:
+                return False
+            log = self.rolled[0]
+        made = log.seal(self.files, self._compress)
+        with self.lock:
+            if self.rolled and self.rolled[0] is log:
+                self._sealed(log, made)
+        return True
+
+    def _sealed(self, log: LogSegment, made: SealedSegment) -> None:
+        self.sealed.append(made.attach(self.maps))
+        self.rolled.remove(log)
+        self._unnamed.discard(log.header.segment)
+        self._publish_segments()
+        if self.counters is not None:
+            self.counters.add("seals")
+
+    # -- closing --
+
+    def close(self) -> None:
+        """Write, sync and mark everything; then let another process have the shard."""
+        with self.lock:
+            if not self.writing:
+                return
+            try:
+                if self.poison is None:
+                    self._flush()
+                    self._close_cleanly()
+            finally:
+                self.writing = False
+                self._state.close()
+                for log in [*self.rolled, *([self.active] if self.active else [])]:
+                    log.close()
+                if self.counters is not None:
+                    self.counters.set("writer_pid", 0)
+                self._release_writer_lock()
+
+    def _close_cleanly(self) -> None:
+        if self.durability == "ephemeral":
+            self.active = None
+            self._store_state(clean=True, ceiling=self.next)
+            return
+        for log in list(self.rolled):
+            if not log.damaged:
+                self._sealed(log, log.seal(self.files, self._compress))
+        log = self.active
+        if log is not None and log.frames > FRAMES_PER_CLEAN_LOG and not log.damaged:
+            self._unnamed.discard(log.header.segment)
+            self._sealed_active(log)
+        elif log is not None:
+            self.sync_directly(log, log.end)
+            log.mark()
+            self.sync_directly(log, log.end)
+        self.durable = self.next
+        self._publish()
+        self._store_state(clean=True, ceiling=self.next)
+
+    def _sealed_active(self, log: LogSegment) -> None:
+        made = log.seal(self.files, self._compress)
+        self.sealed.append(made.attach(self.maps))
+        self.active = None
+        self._publish_segments()
+
+
+def encode(values: list[bytes], extras: dict[int, Any], now_us: int) -> list[Body]:
+    """Bodies of good size for records collected one by one."""
+    if len(values) <= cols.FEW and not any(extra[3] for extra in extras.values()):
+        return [cols.from_lists(values, extras, now_us)]
+    return storage.split(cols.to_columns(values, extras, now_us))
+
+
+def encode_arrow(columns: Columns) -> list[Body]:
+    return storage.split(columns)
+
+
+def shard_folder(root: str, topic: int, number: int) -> str:
+    return join(root, names.TOPICS, names.topic(topic), names.shard(number))
+
+
+def list_segments(files: Files, folder: str) -> list[names.SegmentName]:
+    """The segments in a shard's directory, by number. Strangers are left out."""
+    found = (names.parse_segment(name) for name in files.list(folder))
+    return sorted(name for name in found if name is not None)
+
+
+def load_log(files: Files, folder: str, name: names.SegmentName) -> LogSegment:
+    """Open a log that is known to be whole: headers are walked, bodies are not read."""
+    path = join(folder, names.segment(name.segment, name.base, sealed=False))
+    file, header = storage.open_log(files, path)
+    if isinstance(header, str):
+        raise StorageError(f"{path}: {header}", path=path)
+    log = LogSegment(header, file)
+    seen = scan.walk(file, header.salt, log.end, bodies=False)
+    log.adopt(scan.verdict(seen, seen.size))
+    log.synced = log.in_file = log.end
+    return log
+
+
+def is_clean(files: Files, folder: str, state: State | None, *, ephemeral: bool) -> bool:
+    """Whether a shard was left in order: its state says so and its files agree."""
+    if ephemeral:
+        return state is None or state.clean
+    found = list_segments(files, folder)
+    logs = [name for name in found if not name.sealed]
+    if state is None:
+        return not found
+    if not state.clean or len(logs) > 1:
+        return False
+    if not logs:
+        return state.segment == 0
+    if logs[-1].segment != state.segment or found[-1] != logs[-1]:
+        return False
+    path = join(folder, names.segment(logs[-1].segment, logs[-1].base, sealed=False))
+    file = files.open(path, "r")
+    try:
+        return file.size() == state.end_position
+    finally:
+        file.close()

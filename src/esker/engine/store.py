@@ -1,0 +1,383 @@
+"""Open, close, and the registry of topics."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Iterator
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+
+from esker import options as opts
+from esker.clock import SYSTEM_CLOCK, Clock
+from esker.engine.background import Background
+from esker.engine.buffer import CLOSED
+from esker.engine.committer import Committer
+from esker.engine.context import Context
+from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
+from esker.engine.shard import Shard, shard_folder
+from esker.engine.topic import Topic
+from esker.errors import EskerError, InvalidOption, NotAStore, StoreClosed, TopicExists, UnsafePath
+from esker.format import names
+from esker.format.catalog import Catalog, TopicEntry
+from esker.options import TopicOptions
+from esker.storage import catalog as storage
+from esker.storage.catalog import CatalogFile
+from esker.storage.files import (
+    SYSTEM_FILES,
+    Files,
+    absolute,
+    join,
+    on_fork,
+    parent,
+    world_writable,
+)
+from esker.storage.memory import MemoryFiles
+
+Mode = Literal["rw", "r"]
+MEMORY = ":memory:"
+
+_open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+class Store:
+    """One directory of topics. Use it as a context manager; closing it loses nothing."""
+
+    def __init__(self, context: Context, catalog: CatalogFile) -> None:
+        self._context = context
+        self._catalog = catalog
+        self._topics: dict[str, Topic] = {}
+        self._lock = threading.RLock()  # guards _topics and _catalog
+        context.committer = Committer(context)
+        context.background = Background(context)
+        context.recover_again = self._recover_again
+        self.recovery: Recovery = Recovery()
+        """What was found and done when the store was opened."""
+        _open_stores.add(self)
+
+    # ---- topics --------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        return self._context.root
+
+    def __repr__(self) -> str:
+        state = "closed" if self._context.closed else "r" if self._context.read_only else "rw"
+        return f"<esker store {self.path} ({state}), {len(self._catalog.catalog.topics)} topics>"
+
+    def __getitem__(self, name: str) -> Topic:
+        """The topic of that name; it is created by its first append if need be."""
+        self._context.require_open()
+        topic = self._topics.get(name)
+        if topic is None:
+            opts.topic_name(name)
+            with self._lock:
+                topic = self._topics.get(name)
+                if topic is None:
+                    topic = self._topics[name] = Topic(self, name, self._lookup(name))
+        return topic
+
+    def create(self, name: str, *, exist_ok: bool = False, **options: Any) -> Topic:
+        """Create a topic. See `esker.options.TopicOptions` for what can be set."""
+        self._context.require_writable()
+        opts.topic_name(name)
+        wanted = opts.topic_options(**options)
+        with self._lock:
+            known = self._lookup(name)
+            if known is not None:
+                if exist_ok and (known.options == wanted or not options):
+                    return self[name]
+                raise TopicExists(
+                    f"topic {name!r} exists, with {_difference(known.options, wanted)}; "
+                    "use store[name], or exist_ok=True with the same options"
+                )
+            self._make(name, wanted)
+            return self[name]
+
+    def _ensure(self, name: str) -> TopicEntry:
+        with self._lock:
+            entry = self._lookup(name)
+            return entry if entry is not None else self._make(name, opts.topic_options())
+
+    def _make(self, name: str, options: TopicOptions) -> TopicEntry:
+        """Directories first, then the catalog: a crash between leaves empty directories only."""
+        context = self._context
+
+        def edit(catalog: Catalog) -> Catalog:
+            if any(entry.name == name for entry in catalog.topics):
+                return catalog  # another process was faster
+            entry = TopicEntry(catalog.next_id, name, 1, context.clock.now_us(), options)
+            self._make_dirs(entry)
+            return Catalog(catalog.next_id + 1, (*catalog.topics, entry))
+
+        self._catalog.change(edit, context.note)
+        entry = self._catalog.find(name)
+        assert entry is not None
+        return entry
+
+    def _make_dirs(self, entry: TopicEntry) -> None:
+        context = self._context
+        top = join(context.root, names.TOPICS)
+        folder = join(top, names.topic(entry.id))
+        context.files.make_dir(folder)
+        for number in range(entry.options.shards):
+            context.files.make_dir(shard_folder(context.root, entry.id, number))
+        context.files.sync_dir(folder)
+        context.files.sync_dir(top)
+
+    def _lookup(self, name: str) -> TopicEntry | None:
+        entry = self._catalog.find(name)
+        if entry is None and self._catalog.refresh():
+            entry = self._catalog.find(name)
+        return entry
+
+    def _context_limit(self, topic: Topic) -> int:
+        entry = topic._entry or self._lookup(topic.name)
+        return entry.options.max_record_bytes if entry else opts.RECORD_BYTES_DEFAULT
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the topics, sorted."""
+        self._context.require_open()
+        with self._lock:
+            self._catalog.refresh()
+            return iter(sorted(entry.name for entry in self._catalog.catalog.topics))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._lookup(name) is not None
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    # ---- the whole store -----------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write all buffers."""
+        for topic in list(self._topics.values()):
+            topic.flush()
+
+    def sync(self) -> None:
+        """Make everything appended to any topic durable, with as few syncs as possible."""
+        context = self._context
+        context.require_writable()
+        problems: list[BaseException] = []
+        for shard in list(context.shards):
+            with shard.lock:
+                try:
+                    shard._flush()
+                except EskerError as problem:
+                    problems.append(problem)
+        failed = context.committer.make_durable(s for s in context.shards if s.writing)
+        for problem in [*problems, *failed.values()]:
+            raise problem
+
+    def tick(self) -> None:
+        """Do what the background threads would do now; for background=False."""
+        self._context.background.step()
+        while self._context.background.seal_step():
+            pass
+
+    def statistics(self) -> dict[str, int]:
+        """Numbers about this handle."""
+        context = self._context
+        return {
+            "topics": len(self._catalog.catalog.topics),
+            "syncs": context.committer.syncs,
+            "commit_rounds": context.committer.rounds,
+            "unflushed_bytes": context.gauge.bytes,
+            "mapped_bytes": context.maps.bytes,
+            "maps": context.maps.made,
+            "map_hits": context.maps.hits,
+            "map_evictions": context.maps.dropped,
+            "gaps_met": context.gaps_met,
+        }
+
+    def _recover_again(self) -> None:
+        """A writer died while we were open: recover what it left."""
+        found = recover_store(self._context, self._catalog)
+        self.recovery.findings.extend(found.findings)
+        self.recovery.shards += found.shards
+
+    def close(self) -> None:
+        """Write and sync everything, mark the store clean, let go of all locks."""
+        context = self._context
+        if context.closed:
+            return
+        _open_stores.discard(self)
+        if context.forked:
+            context.closed = True
+            return
+        context.background.stop()
+        problems: list[BaseException] = []
+        try:
+            self._close_shards(problems)
+        finally:
+            context.closed = True
+            for shard in context.shards:
+                shard.wake()
+            context.maps.clear()
+        for problem in problems:
+            raise problem
+
+    def _close_shards(self, problems: list[BaseException]) -> None:
+        context = self._context
+        for shard in context.shards:
+            try:
+                with shard.lock:
+                    shard._flush()
+            except EskerError as problem:
+                problems.append(problem)
+        failed = context.committer.make_durable(s for s in context.shards if s.writing)
+        problems.extend(failed.values())
+        try:
+            context.committer.checkpoint()
+        except EskerError as problem:
+            problems.append(problem)
+        for shard in context.shards:
+            _close_shard(shard, problems)
+
+    def __enter__(self) -> Store:
+        self._context.require_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def _close_shard(shard: Shard, problems: list[BaseException]) -> None:
+    try:
+        shard.close()
+    except EskerError as problem:
+        if not any(str(problem) == str(known) for known in problems):
+            problems.append(problem)
+
+
+def _difference(known: TopicOptions, wanted: TopicOptions) -> str:
+    mine, theirs = msgspec.structs.asdict(known), msgspec.structs.asdict(wanted)
+    changed = [f"{name}={mine[name]!r}" for name in mine if mine[name] != theirs[name]]
+    return ", ".join(changed) or "the same options"
+
+
+def open_store(
+    path: str | PathLike[str],
+    mode: Mode = "rw",
+    *,
+    files: Files | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    **options: Any,
+) -> Store:
+    """Open a store, making it if the directory is new or empty.
+
+    `path` may be ":memory:". mode="r" reads beside a writer and changes nothing. `files` and
+    `clock` are for tests. See `esker.options.StoreOptions` for the other options.
+    """
+    if mode not in ("rw", "r"):
+        raise InvalidOption(f'mode={mode!r}: "rw" or "r"')
+    checked = opts.store_options(**options)
+    if path == MEMORY and files is None:
+        files = MemoryFiles()
+        root = "/memory"
+    else:
+        if isinstance(path, str) and "://" in path:
+            raise InvalidOption(f"{path!r}: this version opens directories and {MEMORY!r} only")
+        root = absolute(path)
+    files = files or SYSTEM_FILES
+    store = _identity(files, root, mode, clock)
+    context = Context(
+        root=root, store=store, files=files, clock=clock, options=checked, read_only=mode == "r"
+    )
+    catalog = CatalogFile(files, root, store)
+    opened = Store(context, catalog)
+    try:
+        opened.recovery = _recover(context, catalog)
+    except BaseException:
+        context.closed = True
+        raise
+    return opened
+
+
+def _recover(context: Context, catalog: CatalogFile) -> Recovery:
+    if not context.read_only:
+        return recover_store(context, catalog)
+    report = Recovery()
+    recover_catalog(context, catalog, report)
+    for entry, number in _unclean(context, catalog):
+        folder = shard_folder(context.root, entry.id, number)
+        if context.files.holder(join(folder, names.LOCK)) is None:
+            report.findings.append(
+                Finding("unrecovered", folder, "its last writer did not close it",
+                        entry.name, number)
+            )  # fmt: skip
+    return report
+
+
+def _identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
+    kind = files.kind(root)
+    if kind in ("file", "other"):
+        raise NotAStore(f"{root} is not a directory; give the directory of a store")
+    if kind == "link":
+        kind = "dir" if files.kind(join(root, ".")) == "dir" else kind
+    found = storage.load_identity(files, root) if kind == "dir" else None
+    if found is not None:
+        return found[0]
+    if mode == "r":
+        raise NotAStore(
+            f'there is no Esker store at {root}; open it with mode="rw" to make one'
+        )
+    there = [name for name in files.list(root) if not name.startswith(".")] if kind else []
+    ours = {names.TOPICS, names.JOURNALS, names.CATALOG_LOCK, names.IDENTITY + names.TEMPORARY}
+    if set(there) - ours:
+        raise NotAStore(
+            f"{root} holds other files ({', '.join(sorted(there)[:3])}…) and no Esker store; "
+            "nothing was written. Give a new or empty directory."
+        )
+    if not kind:
+        above = parent(root)
+        if world_writable(above):
+            raise UnsafePath(
+                f"{above} can be written by everybody; an Esker store there could be exchanged. "
+                "Choose another place, or set its sticky bit.", path=above,
+            )  # fmt: skip
+        _make_dirs(files, root)
+    return storage.create_identity(files, root, clock.now_us())
+
+
+def _make_dirs(files: Files, path: str) -> None:
+    above = parent(path)
+    if above != path and not files.kind(above):
+        _make_dirs(files, above)
+    files.make_dir(path)
+    if files.kind(above):
+        files.sync_dir(above)
+
+
+def _in_child() -> None:
+    """After a fork: the child may read what it has open, and must not write."""
+    for store in list(_open_stores):
+        store._context.forked = True
+        for topic in store._topics.values():
+            topic._buffer = CLOSED
+        for shard in store._context.shards:
+            shard.buffer = CLOSED
+
+
+def _at_exit() -> None:
+    for store in list(_open_stores):
+        try:
+            store.close()
+        except EskerError as problem:
+            import sys
+
+            sys.stderr.write(f"esker: closing {store.path} at exit: {problem}\n")
+
+
+on_fork(_in_child)
+atexit.register(_at_exit)
+
+__all__ = ["Store", "StoreClosed", "open_store"]

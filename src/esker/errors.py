@@ -1,0 +1,243 @@
+"""Every way Esker says no.
+
+All exceptions descend from `EskerError` and carry a stable `.code`, so that a program can tell
+them apart without reading prose. The text is for people: what happened, where, and what to do
+next. Errors that stand for a familiar Python mistake also inherit from its exception
+(`TopicNotFound` is a `KeyError`, `InvalidRecord` a `TypeError`), so ordinary handlers keep working.
+
+An operation that raises has not happened: nothing was written, nothing was lost. The one
+exception is `Poisoned`, whose text says which offsets are in doubt.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from esker.records import Gap
+
+
+class EskerError(Exception):
+    """The root of all of Esker's exceptions."""
+
+    code: ClassVar[str] = "error"
+
+    def __str__(self) -> str:  # KeyError would print the repr of its message
+        return str(self.args[0]) if self.args else self.code
+
+
+# ---- the caller's mistakes ---------------------------------------------------------------
+
+
+class InvalidOption(EskerError, ValueError):
+    """An option that does not exist, or a value outside its limits."""
+
+    code = "invalid_option"
+
+
+class InvalidPosition(EskerError, ValueError):
+    """A starting point that is not one of: earliest, latest, N, -N, @time, @-duration."""
+
+    code = "invalid_position"
+
+
+class InvalidName(EskerError, ValueError):
+    """A topic name outside ``[A-Za-z0-9][A-Za-z0-9._:-]*``, at most 255 characters."""
+
+    code = "invalid_name"
+
+
+class InvalidRecord(EskerError, TypeError):
+    """A value, key, tag, node, header or timestamp of a type that cannot be stored."""
+
+    code = "invalid_record"
+
+
+class RecordTooLarge(EskerError, ValueError):
+    """One record above `max_record_bytes`."""
+
+    code = "record_too_large"
+
+
+class BatchTooLarge(EskerError, ValueError):
+    """An atomic batch that does not fit in one segment."""
+
+    code = "batch_too_large"
+
+
+class TopicNotFound(EskerError, KeyError):
+    """No topic of that name; nothing is created by reading."""
+
+    code = "topic_not_found"
+
+
+class TopicExists(EskerError):
+    """`create` was asked for a topic that is there already, with other options."""
+
+    code = "topic_exists"
+
+
+class OffsetOutOfRange(EskerError, IndexError):
+    """`topic[n]` outside of what the topic holds."""
+
+    code = "offset_out_of_range"
+
+
+# ---- the store's state -------------------------------------------------------------------
+
+
+class StoreClosed(EskerError):
+    """The store was closed; open it again."""
+
+    code = "store_closed"
+
+
+class StoreForked(EskerError):
+    """This process is a fork of the one that opened the store; only the parent may write."""
+
+    code = "store_forked"
+
+
+class ReadOnlyStore(EskerError):
+    """The store was opened with mode="r"."""
+
+    code = "read_only"
+
+
+class NotAStore(EskerError):
+    """The path exists and holds something that is not an Esker store."""
+
+    code = "not_a_store"
+
+
+class FormatTooNew(EskerError):
+    """Written by a later version of Esker; nothing was touched."""
+
+    code = "format_too_new"
+
+
+class WriterBusy(EskerError):
+    """Another process (or another handle) is the writer of this shard."""
+
+    code = "writer_busy"
+
+    def __init__(self, message: str, *, pid: int = 0, since: str = "") -> None:
+        super().__init__(message)
+        self.pid = pid
+        self.since = since
+
+
+class WouldBlock(EskerError):
+    """More than `max_unflushed_bytes` wait for the disk and the call may not wait."""
+
+    code = "would_block"
+
+
+class CommitTimeout(EskerError, TimeoutError):
+    """The wait was limited and the limit passed; the record may still be committed later."""
+
+    code = "timeout"
+
+
+class Poisoned(EskerError):
+    """A sync failed. What was not yet durable is in doubt; reopen the store to go on."""
+
+    code = "poisoned"
+
+
+# ---- the disk ----------------------------------------------------------------------------
+
+
+class StorageError(EskerError, OSError):
+    """The operating system refused a file operation."""
+
+    code = "storage"
+
+    def __init__(self, message: str, *, path: str = "", cause: OSError | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.errno = cause.errno if cause is not None else None
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class DiskFull(StorageError):
+    """No space, or no quota, left."""
+
+    code = "disk_full"
+
+
+class ReadOnlyDisk(StorageError):
+    """The file system is mounted read-only."""
+
+    code = "read_only_disk"
+
+
+class PermissionRefused(StorageError):
+    """The files belong to somebody else."""
+
+    code = "permission_refused"
+
+
+class TooManyFiles(StorageError):
+    """The process is out of file descriptors."""
+
+    code = "too_many_files"
+
+
+class UnsafePath(StorageError):
+    """A symbolic link, a directory or a device where one of our files should be."""
+
+    code = "unsafe_path"
+
+
+class Corruption(EskerError):
+    """Bytes on disk are not what was written. Never returned as data, never passed over."""
+
+    code = "corruption"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        position: int = 0,
+        first: int | None = None,
+        last: int | None = None,
+        reason: str = "",
+    ) -> None:
+        where = f"{path} at byte {position}"
+        if first is not None and last is not None:
+            where += f" (offsets {first}..{last})"
+        super().__init__(f"{message}: {where}. `esker.verify(path)` lists all damage; "
+                         "`esker.repair(path)` sets it aside and keeps the evidence.")
+        self.path = path
+        self.position = position
+        self.first = first
+        self.last = last
+        self.reason = reason or message
+
+
+class DataGap(EskerError):
+    """The reader came to offsets that were lost before it read them. `.gap` says which and why."""
+
+    code = "gap"
+
+    def __init__(self, gap: Gap) -> None:
+        super().__init__(
+            f"{gap}. Go on behind it with start={gap.last + 1}, or read with gaps=\"yield\" "
+            "(the Gap comes in its place) or gaps=\"skip\"."
+        )
+        self.gap = gap
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A "did you mean" for an error message, or the list of what there is."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"there is: {', '.join(choices) or 'none'}"

@@ -1,0 +1,16 @@
+"""Bytes to values and back, and nothing else.
+
+This room does no I/O, holds no lock and asks no clock: given bytes it says what they are, given
+values it makes the bytes. What to do about a damaged frame is decided further up.
+
+    frame.py      the container: a 64-byte header and a body, and how a scan ends
+    columns.py    the body of a data frame: Arrow buffers, 8-byte aligned
+    segment.py    the header of a segment, the footer and trailer of a sealed one
+    journal.py    redo entries
+    state.py      the two-slot state page of a shard
+    catalog.py    the store's identity and its list of topics
+    counters.py   the 1 KiB counters page, every field by name
+    names.py      every file name, built and parsed
+
+The layout is drawn in docs/format.md, and frozen by the files under tests/golden/v1.
+"""

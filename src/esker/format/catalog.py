@@ -1,0 +1,112 @@
+"""The store's identity and its list of topics.
+
+    identity (esker.store)     0 "ESKERSTO"  8 u16 version  10 u16 zero  12 u32 zero
+                              16 store id, 16 bytes  32 i64 created  40 u64 checksum of 0..40
+
+    catalog (catalog-N)        0 "ESKC"  4 u16 version  6 u16 zero  8 u64 generation N
+                              16 u32 body size  20 u32 zero  24 store id, 16 bytes
+                              40 u64 checksum of the body  48 u64 zero  56 u64 checksum of 0..56
+                              64 body: JSON
+
+A catalog is replaced as a whole: written beside the old one, synced, renamed, the directory
+synced. The generation before it is kept. Should both be damaged, names and options are read back
+from the CONFIG frame that every segment begins with.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from esker.format.checksum import checksum
+from esker.options import TopicOptions
+
+IDENTITY_MAGIC: Final = b"ESKERSTO"
+CATALOG_MAGIC: Final = b"ESKC"
+VERSION: Final = 1
+IDENTITY_SIZE: Final = 48
+CATALOG_HEADER_SIZE: Final = 64
+CATALOG_BYTES_MAX: Final = 256 << 20
+_IDENTITY: Final = struct.Struct("<8sHHI16sq")
+_CATALOG: Final = struct.Struct("<4sHHQII16sQQ")
+_CHECK: Final = struct.Struct("<Q")
+assert _IDENTITY.size == 40
+assert _CATALOG.size == 56
+
+
+class TopicEntry(msgspec.Struct, frozen=True):
+    """A topic as the catalog knows it; also the body of a CONFIG frame."""
+
+    id: int
+    name: str
+    epoch: int
+    created: int
+    options: TopicOptions
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """All topics, and the next id to give out."""
+
+    next_id: int = 1
+    topics: tuple[TopicEntry, ...] = ()
+
+
+def encode_identity(store: bytes, created: int) -> bytes:
+    packed = _IDENTITY.pack(IDENTITY_MAGIC, VERSION, 0, 0, store, created)
+    return packed + _CHECK.pack(checksum(packed))
+
+
+def decode_identity(data: bytes) -> tuple[bytes, int] | str:
+    """Store id and creation time, or why there is none. A newer version is "version N"."""
+    if len(data) < IDENTITY_SIZE or data[:8] != IDENTITY_MAGIC:
+        return "not an Esker identity file"
+    (check,) = _CHECK.unpack_from(data, 40)
+    if check != checksum(data[:40]):
+        return "identity file does not match its checksum"
+    _, version, _, _, store, created = _IDENTITY.unpack_from(data)
+    if version != VERSION:
+        return f"version {version}"
+    return store, created
+
+
+def encode_catalog(catalog: Catalog, generation: int, store: bytes) -> bytes:
+    body = msgspec.json.encode(catalog)
+    packed = _CATALOG.pack(
+        CATALOG_MAGIC, VERSION, 0, generation, len(body), 0, store, checksum(body), 0
+    )
+    return packed + _CHECK.pack(checksum(packed)) + body
+
+
+def decode_catalog(data: bytes, store: bytes) -> tuple[Catalog, int] | str:
+    """Catalog and generation, or why there is none."""
+    if len(data) < CATALOG_HEADER_SIZE or data[:4] != CATALOG_MAGIC:
+        return "not a catalog"
+    (check,) = _CHECK.unpack_from(data, 56)
+    if check != checksum(data[:56]):
+        return "catalog header does not match its checksum"
+    _, version, _, generation, size, _, owner, body_check, _ = _CATALOG.unpack_from(data)
+    if version != VERSION:
+        return f"version {version}"
+    if owner != store:
+        return "catalog of another store"
+    body = data[64 : 64 + size]
+    if len(body) < size or checksum(body) != body_check:
+        return "catalog body does not match its checksum"
+    try:
+        return msgspec.json.decode(body, type=Catalog), generation
+    except msgspec.MsgspecError as problem:
+        return f"catalog body cannot be read: {problem}"
+
+
+def encode_config(entry: TopicEntry) -> bytes:
+    """The body of the CONFIG frame that every segment begins with."""
+    return msgspec.json.encode(entry)
+
+
+def decode_config(body: bytes) -> TopicEntry | str:
+    try:
+        return msgspec.json.decode(body, type=TopicEntry)
+    except msgspec.MsgspecError as problem:
+        return f"config frame cannot be read: {problem}"

@@ -1,0 +1,143 @@
+"""Frames: the only container there is.
+
+    frame := header:64 body:u8[body_size] padding to 8                     little-endian
+
+     0        4     5     6     7     8          12         16        20
+    +--------+-----+-----+-----+-----+----------+----------+---------+-----------+
+    | "ESKF" | ver | kind|codec| cols| body_size| raw_size | count   | first_row |
+    +--------+-----+-----+-----+-----+----------+----------+---------+-----------+
+    24               32               40         44         48              56            64
+    +----------------+----------------+----------+----------+---------------+-------------+
+    | min_timestamp  | max_timestamp  | synced   | flags    | body_checksum | header_chk  |
+    +----------------+----------------+----------+----------+---------------+-------------+
+
+* `header_chk` covers bytes 0..56, seeded with (salt + position); `body_checksum` covers the stored
+  body, seeded with salt. A damaged length fails the header's own test, before it is believed.
+* `synced` is the position up to which this segment was durable when the frame was made. A later
+  valid frame thereby proves that everything below was once on the disk: damage there is
+  corruption, damage above is a torn tail. This is what tells the two apart.
+* Rows are counted from the start of the segment; only the segment's header knows the offset.
+* A frame with the flag MORE belongs together with the next one: a batch larger than one frame
+  stays atomic, because a log ends at the last frame that does not say MORE.
+* A zero header is never valid, so preallocated space reads as the end.
+
+Rule 1: everything that knows this layout lives in this file.
+Rule 2: no I/O here. Given bytes, say what they are; what to do about it is the caller's.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+from esker.format.checksum import MASK64, checksum
+
+MAGIC: Final = b"ESKF"
+VERSION: Final = 1
+HEADER_SIZE: Final = 64
+ALIGN: Final = 8
+
+# kinds
+DATA: Final = 1  # records, as columns
+CONFIG: Final = 2  # JSON: the topic's name and options, first frame of every segment
+MARK: Final = 3  # no body: carries a synced position, written by a clean close
+FOOTER: Final = 4  # the frame directory, last frame of a sealed segment
+KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER))
+
+# codecs
+PLAIN: Final = 0
+ZSTD: Final = 1
+
+# flags
+MORE: Final = 1
+
+_PREFIX: Final = struct.Struct("<4sBBBBIIIIqqIIQ")
+_CHECK: Final = struct.Struct("<Q")
+_ZERO: Final = bytes(HEADER_SIZE)
+assert _PREFIX.size + _CHECK.size == HEADER_SIZE
+
+
+class Header(NamedTuple):
+    """A frame header that has passed its checksum."""
+
+    kind: int
+    codec: int
+    columns: int
+    body_size: int
+    raw_size: int
+    count: int
+    first_row: int
+    min_timestamp: int
+    max_timestamp: int
+    synced: int
+    flags: int
+    body_checksum: int
+    header_checksum: int
+
+    @property
+    def size(self) -> int:
+        """Bytes from this frame to the next."""
+        return HEADER_SIZE + padded(self.body_size)
+
+
+class Damage(NamedTuple):
+    """Why a header cannot be believed. `torn` when a crash alone could have left this."""
+
+    reason: str
+    zero: bool = False
+
+
+def padded(size: int) -> int:
+    """Rounded up to the alignment of frames and buffers."""
+    return (size + 7) & -8
+
+
+def encode_header(
+    *,
+    kind: int,
+    position: int,
+    salt: int,
+    body_size: int = 0,
+    body_checksum: int = 0,
+    raw_size: int = 0,
+    codec: int = PLAIN,
+    columns: int = 0,
+    count: int = 0,
+    first_row: int = 0,
+    min_timestamp: int = 0,
+    max_timestamp: int = 0,
+    synced: int = 0,
+    flags: int = 0,
+) -> tuple[bytes, int]:
+    """The 64 bytes of a header, and its checksum."""
+    prefix = _PREFIX.pack(
+        MAGIC, VERSION, kind, codec, columns, body_size, raw_size, count, first_row,
+        min_timestamp, max_timestamp, synced, flags, body_checksum,
+    )  # fmt: skip
+    check = checksum(prefix, (salt + position) & MASK64)
+    return prefix + _CHECK.pack(check), check
+
+
+def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Damage:
+    """The header at data[at:at+64], which lies at `position` of its file."""
+    prefix = bytes(data[at : at + HEADER_SIZE])
+    if len(prefix) < HEADER_SIZE:
+        return Damage("the file ends inside a frame header", zero=not any(prefix))
+    fields = _PREFIX.unpack_from(prefix)
+    (check,) = _CHECK.unpack_from(prefix, 56)
+    if check != checksum(prefix[:56], (salt + position) & MASK64):
+        if prefix == _ZERO:
+            return Damage("zeros where a frame should be", zero=True)
+        return Damage("frame header does not match its checksum")
+    if fields[0] != MAGIC or fields[1] != VERSION or fields[2] not in KINDS or fields[3] > ZSTD:
+        return Damage("frame header of an unknown kind or version")
+    return Header(*fields[2:], check)
+
+
+def body_damage(header: Header, body: Any, salt: int) -> Damage | None:
+    """None when the stored body is the one that was written."""
+    if len(body) < header.body_size:
+        return Damage("the file ends inside a frame")
+    if checksum(body, salt) != header.body_checksum:
+        return Damage("frame body does not match its checksum")
+    return None

@@ -1,0 +1,83 @@
+"""Every file name, built and parsed here.
+
+Names are made of numbers, never of what a user typed, and are sorted as numbers.
+
+    DATA/esker.store                         identity, written once
+    DATA/catalog-00000007                    topics; the newest valid generation counts
+    DATA/catalog.lock, DATA/recovery.lock    kernel locks
+    DATA/journal/00000003.journal            redo journals, and NNN.lock beside each
+    DATA/quarantine/                         what was set aside, never deleted by Esker
+    DATA/topics/00000012/0003/               topic 12, shard 3
+        00000005-00000000000000081920.log    segment 5 from offset 81920, being written
+        00000004-00000000000000000000.seg    segment 4, sealed
+        state  counters  lock
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+IDENTITY: Final = "esker.store"
+CATALOG_LOCK: Final = "catalog.lock"
+RECOVERY_LOCK: Final = "recovery.lock"
+JOURNALS: Final = "journal"
+TOPICS: Final = "topics"
+QUARANTINE: Final = "quarantine"
+STATE: Final = "state"
+COUNTERS: Final = "counters"
+LOCK: Final = "lock"
+TEMPORARY: Final = ".tmp"
+
+_CATALOG = re.compile(r"catalog-(\d{8,})")
+_SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)")
+_JOURNAL = re.compile(r"(\d{8,})\.journal")
+_NUMBER = re.compile(r"\d{4,}")
+
+
+class SegmentName(NamedTuple):
+    """What a segment's file name says. Sorts by number."""
+
+    segment: int
+    base: int
+    sealed: bool
+
+
+def catalog(generation: int) -> str:
+    return f"catalog-{generation:08d}"
+
+
+def parse_catalog(name: str) -> int | None:
+    found = _CATALOG.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def topic(topic_id: int) -> str:
+    return f"{topic_id:08d}"
+
+
+def shard(number: int) -> str:
+    return f"{number:04d}"
+
+
+def parse_number(name: str) -> int | None:
+    """The number of a topic's or a shard's directory."""
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def segment(segment_id: int, base: int, *, sealed: bool) -> str:
+    return f"{segment_id:08d}-{base:020d}.{'seg' if sealed else 'log'}"
+
+
+def parse_segment(name: str) -> SegmentName | None:
+    found = _SEGMENT.fullmatch(name)
+    return SegmentName(int(found[1]), int(found[2]), found[3] == "seg") if found else None
+
+
+def journal(journal_id: int) -> str:
+    return f"{journal_id:08d}.journal"
+
+
+def parse_journal(name: str) -> int | None:
+    found = _JOURNAL.fullmatch(name)
+    return int(found[1]) if found else None

@@ -1,0 +1,190 @@
+"""Every option and every limit, with its unit, its default and what follows from it.
+
+Store options are given to `esker.open` and live for that handle. Topic options are given to
+`store.create` and live in the catalog. Sizes and times may be written for people ("64MiB",
+"20ms"); they are kept as bytes and microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from esker.errors import InvalidName, InvalidOption, nearest
+from esker.positions import UNIT_US
+
+# ---- limits: fixed by the format or by good sense ------------------------------------------
+
+SEGMENT_BYTES_MIN: Final = 4 << 10  # small segments are for tests
+SEGMENT_BYTES_MAX: Final = 1 << 30  # positions inside a segment are 32 bits wide, with room
+FRAME_BYTES_TARGET: Final = 512 << 10  # a frame this big is cheap to scan and to look up in
+FRAME_MERGE_BELOW: Final = 32 << 10  # frames smaller than this on average are merged at seal
+FRAMES_PER_CLEAN_LOG: Final = 4_096  # a log with more frames is sealed by close: opening stays fast
+RECORD_BYTES_DEFAULT: Final = 16 << 20
+SMALL_RECORD_BYTES: Final = 4_096  # larger ones are counted against the buffer one by one
+BUFFER_RECORDS: Final = 4_096
+BUFFER_BYTES: Final = 1 << 20
+SHARDS_MAX: Final = 1_024
+NAME_MAX: Final = 255
+TAG_BYTES_MAX: Final = 256
+NODE_BYTES_MAX: Final = 128
+KEY_BYTES_MAX: Final = 64 << 10
+HEADERS_MAX: Final = 64
+RESERVE_OFFSETS: Final = 1 << 16  # how far ahead offsets are set aside on disk (weak classes)
+JOURNAL_DIRTY_SHARDS: Final = 4  # up to this many dirty shards are synced one by one
+JOURNAL_ENTRY_BYTES_MAX: Final = 1 << 20  # a shard with more to sync is synced on its own
+
+Durability = Literal["fsync", "disk", "memory", "ephemeral"]
+Compression = Literal["none", "zstd"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|kB|KB|MB|GB)?")
+_SIZE_UNIT = {
+    None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
+    "kB": 1000, "KB": 1000, "MB": 1000**2, "GB": 1000**3,
+}  # fmt: skip
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)?")
+
+
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How one handle of a store behaves. Nothing here is written to disk."""
+
+    linger_us: int = 20_000
+    """A buffered record is written at the latest after this long. 0: every append is written."""
+    sync_interval_us: int = 200_000
+    """Class `disk`: how often the background syncs. The loss window of a power cut."""
+    commit_window_us: int = 1_000
+    """Class `fsync` under load: how long a commit may wait for company. A lone writer never waits."""
+    max_unflushed_bytes: int = 256 << 20
+    """Written or buffered, but not yet durable. Above it appends wait, or raise WouldBlock."""
+    journals: int = min(os.cpu_count() or 1, 8)
+    """How many redo journals share the load. Recovery does not care how many there were."""
+    journal_bytes: int = 16 << 20
+    """Size of one journal file; preallocated. A full one is checkpointed and replaced."""
+    mapped_bytes: int = 1 << 30
+    """Address space for mapped sealed segments; the least recently used are let go."""
+    background: bool = True
+    """False: no threads. Call `store.tick()` yourself. For tests and for embedding."""
+
+
+class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic is. Kept in the catalog and in each of its segments."""
+
+    shards: int = 1
+    durability: Durability = "disk"
+    compression: Compression = "none"
+    compress_min_bytes: int = 4_096
+    segment_bytes: int = 64 << 20
+    segment_records: int = 0  # 0: no limit
+    segment_age_us: int = 0  # 0: no limit
+    max_record_bytes: int = RECORD_BYTES_DEFAULT
+
+
+_SIZES = {
+    "segment_bytes", "max_record_bytes", "compress_min_bytes",
+    "max_unflushed_bytes", "journal_bytes", "mapped_bytes",
+}  # fmt: skip
+_TIMES = {"linger": "linger_us", "sync_interval": "sync_interval_us",
+          "commit_window": "commit_window_us", "segment_age": "segment_age_us"}  # fmt: skip
+_RANGES = {
+    "shards": (1, SHARDS_MAX),
+    "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+    "max_record_bytes": (1, SEGMENT_BYTES_MAX // 2),
+    "journals": (1, 64),
+    "journal_bytes": (64 << 10, 1 << 30),
+    "max_unflushed_bytes": (64 << 10, 1 << 40),
+    "mapped_bytes": (0, 1 << 50),
+}
+
+
+def store_options(**given: Any) -> StoreOptions:
+    """Check and complete the options of `esker.open`."""
+    return StoreOptions(**_checked(given, StoreOptions))
+
+
+def topic_options(base: TopicOptions | None = None, **given: Any) -> TopicOptions:
+    """Check and complete the options of `store.create`."""
+    checked = _checked(given, TopicOptions)
+    if base is not None:
+        checked = {**msgspec.structs.asdict(base), **checked}
+    options = TopicOptions(**checked)
+    if options.max_record_bytes > options.segment_bytes // 2:
+        if "max_record_bytes" in checked:
+            raise InvalidOption(
+                f"max_record_bytes={options.max_record_bytes} must be at most half of "
+                f"segment_bytes={options.segment_bytes}: raise segment_bytes or lower it"
+            )
+        options = msgspec.structs.replace(options, max_record_bytes=options.segment_bytes // 2)
+    return options
+
+
+def _checked(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    known = set(kind.__struct_fields__)
+    accepted = known | {name for name, field in _TIMES.items() if field in known}
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in accepted:
+            raise InvalidOption(f"unknown option {name!r}; {nearest(name, accepted)}")
+        if name in _TIMES:
+            checked[_TIMES[name]] = duration_us(value, name)
+        elif name in _SIZES:
+            checked[name] = size_bytes(value, name)
+        else:
+            checked[name] = value
+    for name, value in checked.items():
+        _check_one(name, value)
+    return checked
+
+
+def _check_one(name: str, value: Any) -> None:
+    if name in ("durability", "compression"):
+        allowed = get_args(Durability if name == "durability" else Compression)
+        if value not in allowed:
+            raise InvalidOption(f"{name}={value!r}: one of {', '.join(allowed)}")
+        return
+    if name == "background":
+        if not isinstance(value, bool):
+            raise InvalidOption(f"background={value!r}: True or False")
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOption(f"{name}={value!r}: a whole number is needed")
+    low, high = _RANGES.get(name, (0, 1 << 62))
+    if not low <= value <= high:
+        raise InvalidOption(f"{name}={value}: must lie in {low}..{high}")
+
+
+def size_bytes(value: int | str, name: str = "size") -> int:
+    """Bytes from a number or from text such as 64MiB."""
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value.strip())
+        if not found:
+            raise InvalidOption(f'{name}={value!r}: a size such as 4096, "64KiB", "1GiB"')
+        return int(float(found[1]) * _SIZE_UNIT[found[2]])
+    return value
+
+
+def duration_us(value: float | str, name: str = "duration") -> int:
+    """Microseconds from seconds or from text such as 20ms."""
+    if isinstance(value, str):
+        found = _TIME.fullmatch(value.strip())
+        if not found:
+            raise InvalidOption(f'{name}={value!r}: a duration such as 0.02, "20ms", "7d"')
+        return int(float(found[1]) * UNIT_US[found[2] or "s"])
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise InvalidOption(f'{name}={value!r}: seconds, or text such as "20ms"')
+    return int(value * 1_000_000)
+
+
+def topic_name(name: object) -> str:
+    """A topic name that may be used; it never becomes part of a path."""
+    if not isinstance(name, str):
+        raise InvalidName(f"a topic name is text, not {type(name).__name__}")
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name!r} cannot name a topic: 1 to {NAME_MAX} of A-Z a-z 0-9 . _ : - "
+            "beginning with a letter or a digit"
+        )
+    return name

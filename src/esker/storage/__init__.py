@@ -1,0 +1,15 @@
+"""Files. Knows sync and rename, knows nothing of topics' names or of clients.
+
+    files.py      the only door to the operating system
+    memory.py     the same door onto memory, for ":memory:" and class ephemeral
+    segment.py    one file of frames: the log being written, the sealed file being mapped
+    scan.py       walks frames and says how the walk ended: clean, torn, corrupt
+    merge.py      many small frames into few large ones
+    maps.py       mapped sealed files, least recently used let go first
+    journal.py    the redo journals
+    catalog.py    the identity file, the list of topics, replaced atomically
+    state.py      a shard's two-slot state page
+    counters.py   a shard's mapped counters page
+
+No thread is started here and no time is read here but through what is passed in.
+"""

@@ -1,0 +1,448 @@
+"""The only door to the operating system.
+
+Every file call of Esker goes through a `Files` object. There are three: `RealFiles` here,
+`MemoryFiles` beside it, and the simulated disks of `esker.testing`, which can crash at each call.
+Whoever adds a call here adds it there.
+
+Rules of this door:
+
+* `write` writes all of it or raises; short writes are continued, EINTR is Python's business.
+* `sync` is fdatasync. If it fails it is never tried again: after a failed sync the kernel may
+  have dropped the pages, and a second one would report success for data that is gone.
+* A name is durable only after `sync_dir` of its directory.
+* Files are 0600, directories 0700, symbolic links are refused.
+* A file that a reader may have mapped is never truncated and never written again.
+* What the OS says is turned into Esker's exceptions here, with the path and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from esker.errors import (
+    DiskFull,
+    PermissionRefused,
+    ReadOnlyDisk,
+    StorageError,
+    TooManyFiles,
+    UnsafePath,
+)
+
+Mode = Literal["r", "rw", "create"]
+IOV_MAX: Final = 1024
+
+
+class Holder(NamedTuple):
+    """Who holds a lock, as far as the lock file tells."""
+
+    pid: int
+    since: str
+
+
+class File(Protocol):
+    """An open file. Positions are bytes from its start."""
+
+    path: str
+
+    def read(self, position: int, size: int) -> bytes: ...
+    def write(self, position: int, parts: Sequence[Any]) -> None: ...
+    def sync(self) -> None: ...
+    def size(self) -> int: ...
+    def truncate(self, size: int) -> None: ...
+    def allocate(self, size: int) -> None: ...
+    def map(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A held kernel lock."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def open(self, path: str, mode: Mode) -> File: ...
+    def page(self, path: str, size: int, *, writable: bool) -> Any: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+    def make_dir(self, path: str) -> None: ...
+    def sync_dir(self, path: str) -> None: ...
+    def list(self, path: str) -> list[str]: ...
+    def kind(self, path: str) -> str: ...
+    def lock(self, path: str, note: str, *, wait: bool = False) -> Lock | Holder: ...
+    def holder(self, path: str) -> Holder | None: ...
+    def random(self, size: int) -> bytes: ...
+    def boot_id(self) -> bytes: ...
+    def pid(self) -> int: ...
+
+
+# ---- what the OS says, in our words ----------------------------------------------------------
+
+_MEANING: Final[dict[int, tuple[type[StorageError], str]]] = {
+    errno.ENOSPC: (DiskFull, "the disk is full; free some space and try again, nothing is lost"),
+    errno.EDQUOT: (DiskFull, "the disk quota is used up; free some space and try again"),
+    errno.EFBIG: (DiskFull, "the file size limit of this process or disk is reached"),
+    errno.EROFS: (ReadOnlyDisk, 'the disk is read-only; open with mode="r" to read'),
+    errno.EACCES: (PermissionRefused, "no permission; check who owns the store"),
+    errno.EPERM: (PermissionRefused, "not permitted; check who owns the store"),
+    errno.EMFILE: (TooManyFiles, "this process has too many open files; raise `ulimit -n`"),
+    errno.ENFILE: (TooManyFiles, "the machine has too many open files"),
+    errno.ELOOP: (UnsafePath, "a symbolic link stands where a file of the store should be"),
+    errno.EISDIR: (UnsafePath, "a directory stands where a file of the store should be"),
+    errno.ENOTDIR: (UnsafePath, "a file stands where a directory of the store should be"),
+}
+
+
+def told(problem: OSError, doing: str, path: str) -> StorageError:
+    """The StorageError for what the OS said while doing something to path."""
+    kind, advice = _MEANING.get(problem.errno or 0, (StorageError, ""))
+    said = problem.strerror or str(problem)
+    text = f"cannot {doing} {path}: {said}" + (f" ({advice})" if advice else "")
+    return kind(text, path=path, cause=problem)
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        try:
+            data = os.pread(self._fd, size, position)
+            while len(data) < size:  # a short read, or the end
+                more = os.pread(self._fd, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as problem:
+            raise told(problem, "read", self.path) from problem
+        return data
+
+    def write(self, position: int, parts: Sequence[Any]) -> None:
+        try:
+            if len(parts) == 1:
+                part = parts[0]
+                done = os.pwrite(self._fd, part, position)
+                if done == len(part):
+                    return
+                parts = [memoryview(part)[done:]]
+                position += done
+            self._write_parts(position, parts)
+        except OSError as problem:
+            raise told(problem, "write to", self.path) from problem
+
+    def _write_parts(self, position: int, parts: Sequence[Any]) -> None:
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        while views:
+            some = views[:IOV_MAX]
+            done = os.pwritev(self._fd, some, position)
+            if done == 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            position += done
+            while views and done >= len(views[0]):
+                done -= len(views[0])
+                del views[0]
+            if done:
+                views[0] = views[0][done:]
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as problem:
+            raise told(problem, "sync", self.path) from problem
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as problem:
+            raise told(problem, "truncate", self.path) from problem
+
+    def allocate(self, size: int) -> None:
+        """Reserve room; the new part reads as zeros. Quietly nothing where unsupported."""
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError as problem:
+            if problem.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise told(problem, "allocate", self.path) from problem
+
+    def map(self) -> Any:
+        """The whole file, read-only. Unmapped when the last buffer on it is gone."""
+        try:
+            return mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+        except (OSError, ValueError) as problem:
+            cause = problem if isinstance(problem, OSError) else OSError(errno.EINVAL, str(problem))
+            raise told(cause, "map", self.path) from problem
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+# struct flock of Linux: type, whence, start, length, pid
+_FLOCK: Final = struct.Struct("@hhqqi4x")
+_OFD: Final = hasattr(fcntl, "F_OFD_SETLK")
+
+
+class RealLock:
+    """An exclusive lock that the kernel drops when its holder dies."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class RealFiles:
+    """The machine's own file system."""
+
+    __slots__ = ()
+
+    def open(self, path: str, mode: Mode) -> RealFile:
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        if mode == "r":
+            flags |= os.O_RDONLY
+        elif mode == "rw":
+            flags |= os.O_RDWR
+        else:
+            flags |= os.O_RDWR | os.O_CREAT | os.O_EXCL
+        try:
+            fd = os.open(path, flags, 0o600)
+        except OSError as problem:
+            raise told(problem, "create" if mode == "create" else "open", path) from problem
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise UnsafePath(
+                f"cannot open {path}: something that is not a file stands in its place", path=path
+            )
+        return RealFile(path, fd)
+
+    def page(self, path: str, size: int, *, writable: bool) -> Any:
+        """A small file mapped as 64-bit words, shared between processes."""
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+        try:
+            fd = os.open(path, flags, 0o600)
+            try:
+                if os.fstat(fd).st_size < size:
+                    if not writable:
+                        raise OSError(errno.EINVAL, "the page is too short")
+                    os.ftruncate(fd, size)
+                    os.pwrite(fd, bytes(size), 0)  # real blocks: a store to a hole may SIGBUS
+                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+                mapped = mmap.mmap(fd, size, access=access)
+            finally:
+                os.close(fd)
+        except OSError as problem:
+            raise told(problem, "map", path) from problem
+        return memoryview(mapped).cast("Q")
+
+    def rename(self, old: str, new: str) -> None:
+        self._do(lambda: os.rename(old, new), "rename", old)
+
+    def unlink(self, path: str) -> None:
+        self._do(lambda: os.unlink(path), "delete", path)
+
+    def make_dir(self, path: str) -> None:
+        """Make a directory; no complaint when it is there."""
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if self.kind(path) != "dir":
+                raise UnsafePath(
+                    f"cannot use {path}: it is not a directory", path=path
+                ) from None
+        except OSError as problem:
+            raise told(problem, "create", path) from problem
+
+    def sync_dir(self, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as problem:
+            raise told(problem, "sync directory", path) from problem
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return os.listdir(path)
+        except FileNotFoundError:
+            return []
+        except OSError as problem:
+            raise told(problem, "list", path) from problem
+
+    def kind(self, path: str) -> str:
+        """One of: file, dir, link, other, and "" for nothing there."""
+        try:
+            mode = os.lstat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except OSError as problem:
+            raise told(problem, "look at", path) from problem
+        if stat.S_ISREG(mode):
+            return "file"
+        if stat.S_ISDIR(mode):
+            return "dir"
+        return "link" if stat.S_ISLNK(mode) else "other"
+
+    def lock(self, path: str, note: str, *, wait: bool = False) -> RealLock | Holder:
+        """Take an exclusive lock, or say who has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(path, flags, 0o600)
+        except OSError as problem:
+            raise told(problem, "lock", path) from problem
+        try:
+            self._take(fd, wait)
+        except (BlockingIOError, PermissionError):
+            os.close(fd)
+            return self.holder(path) or Holder(0, "")
+        except OSError as problem:
+            os.close(fd)
+            raise told(problem, "lock", path) from problem
+        try:
+            text = msgspec.json.encode({"pid": os.getpid(), "since": note})
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, text, 0)
+        except OSError:
+            pass  # a full disk: the lock holds, only its label is missing
+        return RealLock(fd)
+
+    @staticmethod
+    def _take(fd: int, wait: bool) -> None:
+        if _OFD:
+            order = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+            fcntl.fcntl(fd, order, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        else:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+    def holder(self, path: str) -> Holder | None:
+        """Who holds the lock now; None when nobody does. Never takes it, not even for a moment."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            label = self._label(fd)
+            if _OFD:
+                asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                said = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+                return label if _FLOCK.unpack(said)[0] != fcntl.F_UNLCK else None
+            return label if label.pid and os.path.exists(f"/proc/{label.pid}") else None
+        finally:
+            os.close(fd)
+
+    @staticmethod
+    def _label(fd: int) -> Holder:
+        try:
+            found = msgspec.json.decode(os.pread(fd, 256, 0), type=dict[str, int | str])
+            return Holder(int(found.get("pid", 0)), str(found.get("since", "")))
+        except (msgspec.MsgspecError, ValueError, OSError):
+            return Holder(0, "")
+
+    def random(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    def boot_id(self) -> bytes:
+        """Changes with every start of the machine: tells a dead process from a power cut."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return bytes.fromhex(file.read().strip().replace("-", ""))
+        except (OSError, ValueError):
+            return bytes(16)  # unknown: every crash is then treated as a power cut
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    @staticmethod
+    def _do(call: Callable[[], None], doing: str, path: str) -> None:
+        try:
+            call()
+        except OSError as problem:
+            raise told(problem, doing, path) from problem
+
+
+def on_fork(callback: Callable[[], None]) -> None:
+    """Call back in every child that this process forks."""
+    os.register_at_fork(after_in_child=callback)
+
+
+def forget_pages(mapped: Any) -> None:
+    """Let the pages of a mapping leave this process's resident set; they stay in the page cache."""
+    if isinstance(mapped, mmap.mmap):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """An absolute path as text."""
+    return os.path.abspath(os.fspath(path))
+
+
+def join(*parts: str) -> str:
+    return os.path.join(*parts)
+
+
+def parent(path: str) -> str:
+    return os.path.dirname(path)
+
+
+def base_name(path: str) -> str:
+    return os.path.basename(path)
+
+
+def world_writable(path: str) -> bool:
+    """True for a directory in which anybody may exchange our files."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Make `path` hold `data`, atomically and durably: tmp, sync, rename, sync the directory."""
+    temporary = path + ".tmp"
+    if files.kind(temporary):
+        files.unlink(temporary)
+    file = files.open(temporary, "create")
+    try:
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    files.sync_dir(parent(path))
+
+
+SYSTEM_FILES: Final = RealFiles()

@@ -1,0 +1,68 @@
+"""Mapped sealed files, the least recently used let go first.
+
+A mapping is made when a segment is first read, and dropped from the cache when the sum of mapped
+bytes passes the bound. Dropping is safe at any time: buffers that were handed out keep their
+mapping alive, and it is unmapped when the last of them is gone. Sealed files are never truncated
+or rewritten, so a mapping can never turn into SIGBUS.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from esker.storage.files import Files
+
+
+class Maps:
+    """A bounded cache of mappings, shared by all readers of a store."""
+
+    def __init__(self, files: Files, limit_bytes: int) -> None:
+        self._files = files
+        self._limit = limit_bytes
+        self._lock = threading.Lock()  # guards everything below
+        self._maps: OrderedDict[str, Any] = OrderedDict()
+        self.bytes = 0
+        self.made = 0
+        self.dropped = 0
+        self.hits = 0
+
+    def get(self, path: str) -> Any:
+        """The mapping of a sealed file."""
+        with self._lock:
+            mapped = self._maps.get(path)
+            if mapped is not None:
+                self._maps.move_to_end(path)
+                self.hits += 1
+                return mapped
+        file = self._files.open(path, "r")
+        try:
+            mapped = file.map()
+        finally:
+            file.close()
+        with self._lock:
+            known = self._maps.get(path)
+            if known is not None:
+                return known
+            self._maps[path] = mapped
+            self.made += 1
+            self.bytes += len(mapped)
+            while self.bytes > self._limit and len(self._maps) > 1:
+                _, old = self._maps.popitem(last=False)
+                self.bytes -= len(old)
+                self.dropped += 1
+        return mapped
+
+    def drop(self, path: str) -> None:
+        """Let one mapping go, because its file is about to be."""
+        with self._lock:
+            old = self._maps.pop(path, None)
+            if old is not None:
+                self.bytes -= len(old)
+                self.dropped += 1
+
+    def clear(self) -> None:
+        with self._lock:
+            self._maps.clear()
+            self.bytes = 0

@@ -1,0 +1,62 @@
+"""A shard's state page on disk: two slots, written in turn, each synced."""
+
+from __future__ import annotations
+
+from esker.format import names
+from esker.format import state as fmt
+from esker.format.state import State
+from esker.storage.files import File, Files, join
+
+
+class StateFile:
+    """Reads and replaces the state of one shard."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._path = join(folder, names.STATE)
+        self._file: File | None = None
+        self._turn = 0
+        self.state: State | None = None
+        self.damage = ""
+
+    def load(self) -> State | None:
+        """The newest whole slot. `damage` says what was wrong with others, if anything."""
+        if not self._files.kind(self._path):
+            return None
+        file = self._files.open(self._path, "r")
+        try:
+            slots = [
+                fmt.decode_slot(file.read(position, fmt.SLOT_SIZE))
+                for position in fmt.SLOT_POSITIONS
+            ]
+        finally:
+            file.close()
+        self.damage = "; ".join(slot for slot in slots if isinstance(slot, str) and slot)
+        whole = [(slot.generation, turn, slot) for turn, slot in enumerate(slots)
+                 if isinstance(slot, State)]  # fmt: skip
+        if whole:
+            _, turn, self.state = max(whole)
+            self._turn = 1 - turn
+        return self.state
+
+    def store(self, state: State) -> State:
+        """Make `state` the shard's state, durably, with the next generation number."""
+        generation = self.state.generation + 1 if self.state is not None else 1
+        state = state._replace(generation=generation)
+        fresh = self._file is None and not self._files.kind(self._path)
+        if self._file is None:
+            self._file = self._files.open(self._path, "create" if fresh else "rw")
+        if fresh:
+            self._file.write(0, [bytes(fmt.FILE_SIZE)])
+        self._file.write(fmt.SLOT_POSITIONS[self._turn], [fmt.encode_slot(state)])
+        self._file.sync()
+        if fresh:
+            self._files.sync_dir(self._path.rpartition("/")[0])
+        self.state = state
+        self._turn = 1 - self._turn
+        return state
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
