@@ -3,8 +3,8 @@
 Every figure here is a cost, so lower is better, and a goal is the most an operation may cost:
 either a plain number or a share of what another column cost in the same run.
 
-    row = Row("append_many", {"esker": 79.0, "lmdb": 280.0}, Goal.times_faster(2, than="lmdb"))
-    print(table([row], unit="ns/record"))
+    goals = (Goal.at_most(100), Goal.times_faster(2, than="lmdb"))
+    print(table([Row("append_many", {"esker": 79.0, "lmdb": 280.0}, goals)]))
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 COLUMNS = ("esker", "lmdb", "rocksdb", "sqlite", "raw")
 SUBJECT = COLUMNS[0]
 PEER_COLUMNS = COLUMNS[1:4]
 NOT_INSTALLED = "not installed"
+NOTHING = "–"
 RESULTS = Path(__file__).parent / "results"
 
 T = TypeVar("T")
@@ -52,6 +53,23 @@ def best_of(
         finally:
             if clean is not None:
                 clean(subject)
+    return best
+
+
+class Contender(NamedTuple, Generic[T]):
+    """One column of a round robin; the three parts are those of `best_of`."""
+
+    prepare: Callable[[], T]
+    run: Callable[[T], object]
+    clean: Callable[[T], object] | None = None
+
+
+def round_robin(repeats: int, contenders: Mapping[str, Contender[Any]]) -> dict[str, float]:
+    """Seconds of each contender's fastest run. They take turns, so that noise hits all alike."""
+    best = dict.fromkeys(contenders, float("inf"))
+    for _ in range(repeats):
+        for name, contender in contenders.items():
+            best[name] = min(best[name], best_of(1, *contender))
     return best
 
 
@@ -110,11 +128,12 @@ def _reset_peak() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The most an operation may cost: `limit`, or what `than` cost divided by `factor`."""
+    """The most an operation may cost: `limit`, or so many times less (or more) than another."""
 
     limit: float | None = None
     factor: float = 1.0
     than: tuple[str, ...] = ()
+    slower: bool = False
 
     @classmethod
     def at_most(cls, limit: float) -> Goal:
@@ -122,75 +141,109 @@ class Goal:
 
     @classmethod
     def times_faster(cls, factor: float, than: str | Sequence[str] = PEER_COLUMNS) -> Goal:
-        """Compare with one column, or with the best of several: by default, of all peers."""
+        """Compare with one column, or with the best of several: by default, of all peers.
+
+        A factor below one is a share of the other's speed: 0.4 is at least 40 % of it.
+        """
         return cls(factor=factor, than=(than,) if isinstance(than, str) else tuple(than))
+
+    @classmethod
+    def times_slower(cls, factor: float, than: str) -> Goal:
+        """It may cost this many times what the other costs."""
+        return cls(factor=factor, than=(than,), slower=True)
+
+    @property
+    def text(self) -> str:
+        if self.limit is not None:
+            return f"≤ {_shown(self.limit)}"
+        sign = "≤" if self.slower else "≥"
+        return f"{sign} {self.factor:g}x {' or '.join(self.than)}"
 
     def allowed(self, figures: Mapping[str, Figure]) -> float | None:
         """The limit in this run, or None if nothing it is compared with was measured."""
         if self.limit is not None:
             return self.limit
-        rivals = [cost for name in self.than if isinstance(cost := figures.get(name), float | int)]
-        return min(rivals) / self.factor if rivals else None
+        rival = self._rival(figures)
+        if rival is None:
+            return None
+        return rival * self.factor if self.slower else rival / self.factor
+
+    def reached(self, figures: Mapping[str, Figure]) -> str:
+        """What was reached, in the words of the goal: a cost, or how many times the other."""
+        cost, rival = _cost(figures, SUBJECT), self._rival(figures)
+        if self.limit is not None:
+            return _shown(cost)
+        if not cost or not rival:
+            return NOTHING
+        return f"{cost / rival if self.slower else rival / cost:.2f}x"
+
+    def _rival(self, figures: Mapping[str, Figure]) -> float | None:
+        costs = [cost for name in self.than if (cost := _cost(figures, name)) is not None]
+        return min(costs, default=None)
+
+
+def _cost(figures: Mapping[str, Figure], name: str) -> float | None:
+    cost = figures.get(name)
+    return cost if isinstance(cost, float | int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One operation: what it cost each column, and what it may cost us."""
+    """One operation: what it cost each column, and what it may cost us.
+
+    `figures` may hold more than the columns, such as our own cost under other conditions: for a
+    goal to compare with, and for the file.
+    """
 
     operation: str
     figures: Mapping[str, Figure]
-    goal: Goal | None = None
+    goals: tuple[Goal, ...] = ()
+    unit: str = "ns/record"
     details: Mapping[str, Any] = field(default_factory=dict)  # for the file only
 
-    @property
-    def allowed(self) -> float | None:
-        return None if self.goal is None else self.goal.allowed(self.figures)
+    def margin(self, goal: Goal) -> float | None:
+        """How many times over a goal is met: 1 is just met, 2 is twice as good as asked."""
+        cost, allowed = _cost(self.figures, SUBJECT), goal.allowed(self.figures)
+        return allowed / cost if cost is not None and cost > 0 and allowed is not None else None
 
-    @property
-    def ratio(self) -> float | None:
-        """How many times over the goal is met: 1 is just met, 2 is twice as good as asked."""
-        cost = self.figures.get(SUBJECT)
-        if self.allowed is None or not isinstance(cost, float | int) or cost <= 0:
-            return None
-        return self.allowed / cost
-
-    @property
-    def met(self) -> bool | None:
-        return None if self.ratio is None else self.ratio >= 1
+    def met(self, goal: Goal) -> bool | None:
+        cost, allowed = _cost(self.figures, SUBJECT), goal.allowed(self.figures)
+        return cost <= allowed if cost is not None and allowed is not None else None
 
 
-def table(rows: Sequence[Row], unit: str = "ns/record", columns: Sequence[str] = COLUMNS) -> str:
-    """All rows as one aligned table: lower is better, and the goal is on the right."""
-    cells = [[unit, *columns, "goal", "ratio", "met"]]
-    cells += [
-        [row.operation, *(_shown(row.figures.get(name)) for name in columns), *_verdict(row)]
-        for row in rows
-    ]
+def table(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
+    """All rows as one aligned table, a line more for each further goal. Lower is better."""
+    cells = [["operation", "unit", *columns, "goal", "reached", "margin", "met"]]
+    for row in rows:
+        figures = [_shown(row.figures.get(name)) for name in columns]
+        goals = [_verdict(row, goal) for goal in row.goals] or [(NOTHING,) * 4]
+        cells.append([row.operation, row.unit, *figures, *goals[0]])
+        cells += [["", "", *("" for _ in columns), *goal] for goal in goals[1:]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [_line(line, widths) for line in cells]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    name, *figures = (
-        cell.ljust(width) if index == 0 else cell.rjust(width)
+    return "  ".join(
+        cell.ljust(width) if index < 2 else cell.rjust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
-    return "  ".join([name, *figures])
 
 
 def _shown(figure: Figure) -> str:
     if figure is None:
-        return "–"
+        return NOTHING
     if isinstance(figure, str):
         return figure
-    return f"{figure:,.0f}" if abs(figure) >= 10 else f"{figure:.2f}"
+    return f"{figure:,.0f}" if abs(figure) >= 10 or figure == int(figure) else f"{figure:.2f}"
 
 
-def _verdict(row: Row) -> tuple[str, str, str]:
-    ratio = "–" if row.ratio is None else f"{row.ratio:.2f}x"
-    met = {None: "–", True: "yes", False: "NO"}[row.met]
-    return ("–" if row.allowed is None else f"≤ {_shown(row.allowed)}"), ratio, met
+def _verdict(row: Row, goal: Goal) -> tuple[str, str, str, str]:
+    margin = row.margin(goal)
+    met = {None: NOTHING, True: "yes", False: "NO"}[row.met(goal)]
+    shown = NOTHING if margin is None else f"{margin:.2f}x"
+    return goal.text, goal.reached(row.figures), shown, met
 
 
 def machine() -> dict[str, str | int]:
@@ -205,19 +258,19 @@ def machine() -> dict[str, str | int]:
 
 def write_results(
     rows: Sequence[Row],
-    unit: str = "ns/record",
     directory: Path = RESULTS,
     today: datetime.date | None = None,
+    kind_of_run: str = "",
     **about: Any,
 ) -> Path:
-    """Write one run as JSON and return where. A later run of the same day replaces it."""
+    """Write one run as JSON and return where. A later run of that kind and day replaces it."""
     date = today or datetime.datetime.now(datetime.UTC).date()
     kind = machine()
-    path = directory / f"{date}-{kind['system']}-{kind['architecture']}-{kind['cpus']}cpu.json"
+    stem = f"{date}-{kind['system']}-{kind['architecture']}-{kind['cpus']}cpu"
+    path = directory / f"{stem}{'-' if kind_of_run else ''}{kind_of_run}.json"
     document = {
         "date": str(date),
         "machine": kind,
-        "unit": unit,
         **about,
         "rows": [_as_json(row) for row in rows],
     }
@@ -229,10 +282,18 @@ def write_results(
 def _as_json(row: Row) -> dict[str, Any]:
     return {
         "operation": row.operation,
+        "unit": row.unit,
         "figures": {name: _rounded(figure) for name, figure in row.figures.items()},
-        "goal": _rounded(row.allowed),
-        "ratio": _rounded(row.ratio),
-        "met": row.met,
+        "goals": [
+            {
+                "goal": goal.text,
+                "allowed": _rounded(goal.allowed(row.figures)),
+                "reached": goal.reached(row.figures),
+                "margin": _rounded(row.margin(goal)),
+                "met": row.met(goal),
+            }
+            for goal in row.goals
+        ],
         **({"details": dict(row.details)} if row.details else {}),
     }
 

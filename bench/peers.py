@@ -11,7 +11,9 @@ does the same five things:
     random_lookup       single values by their number
 
 One durability for all, the one a log uses by default: a commit is in the page cache when the call
-returns. It survives the death of the process, not of the machine. Nobody waits for the disk.
+returns. It survives the death of the process, not of the machine. Nobody waits for the disk. With
+`durable=True` everybody does: a commit returns when it survives the machine, too. Threads may share
+a peer's `append_committed`, and nothing else.
 
 The tuning below was found by trying, with values of about 100 bytes; each choice says why.
 The libraries are imported when a peer is opened, so one that is absent costs only its column.
@@ -25,7 +27,7 @@ import importlib.util
 import itertools
 import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -52,9 +54,9 @@ class Peer(Protocol):
     library: ClassVar[str]  # what must be importable
     configuration: ClassVar[str]  # for the results file
 
-    def __init__(self, directory: Path) -> None: ...
-    def append_one_by_one(self, count: int, value: bytes) -> None: ...
-    def append_committed(self, count: int, value: bytes) -> None: ...
+    def __init__(self, directory: Path, durable: bool = False) -> None: ...
+    def append_one_by_one(self, values: Sequence[bytes]) -> None: ...
+    def append_committed(self, values: Iterable[bytes]) -> None: ...
     def append_many(self, batches: Iterable[Sequence[bytes]]) -> None: ...
     def settle(self) -> None:
         """Move appends to where a later reader finds them. Not timed; call it before reads."""
@@ -75,31 +77,33 @@ class Lmdb:
 
     name: ClassVar[str] = "lmdb"
     library: ClassVar[str] = "lmdb"
-    configuration: ClassVar[str] = "sync=False, writemap=False, MDB_APPEND, putmulti for batches"
+    configuration: ClassVar[str] = (
+        "sync=False (durable: True), writemap=False, MDB_APPEND, putmulti for batches"
+    )
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, durable: bool = False) -> None:
         lmdb: Any = importlib.import_module("lmdb")
         directory.mkdir(parents=True, exist_ok=True)
         self._env = lmdb.open(
-            str(directory), map_size=MAP_SIZE_BYTES, sync=False, metasync=False, max_dbs=0
+            str(directory), map_size=MAP_SIZE_BYTES, sync=durable, metasync=durable, max_dbs=0
         )
         self._next = self._env.stat()["entries"]
 
-    def append_one_by_one(self, count: int, value: bytes) -> None:
-        for first, end in _commits(self._next, count):
+    def append_one_by_one(self, values: Sequence[bytes]) -> None:
+        for commit in commits(values):
             with self._env.begin(write=True) as transaction:
                 put = transaction.put
-                for offset in range(first, end):
+                for offset, value in enumerate(commit, self._next):
                     # dupdata, overwrite, append: by position, which saves a fifth of the call
                     put(_key(offset), value, True, True, True)
-        self._next += count
+            self._next += len(commit)
 
-    def append_committed(self, count: int, value: bytes) -> None:
+    def append_committed(self, values: Iterable[bytes]) -> None:
         begin = self._env.begin
-        for offset in range(self._next, self._next + count):
-            with begin(write=True) as transaction:
-                transaction.put(_key(offset), value, True, True, True)
-        self._next += count
+        for value in values:
+            with begin(write=True) as transaction:  # one at a time: it guards the counter, too
+                transaction.put(_key(self._next), value, True, True, True)
+                self._next += 1
 
     def append_many(self, batches: Iterable[Sequence[bytes]]) -> None:
         for batch in batches:
@@ -113,12 +117,12 @@ class Lmdb:
 
     def read_all(self) -> Tally:
         with self._env.begin() as transaction, transaction.cursor() as cursor:
-            return _tally(cursor.iternext(keys=False, values=True))
+            return tally(cursor.iternext(keys=False, values=True))
 
     def random_lookup(self, offsets: Iterable[int]) -> Tally:
         with self._env.begin() as transaction:
             get = transaction.get
-            return _tally(get(_key(offset)) for offset in offsets)
+            return tally(get(_key(offset)) for offset in offsets)
 
     def close(self) -> None:
         self._env.close()
@@ -137,10 +141,11 @@ class RocksDb:
     name: ClassVar[str] = "rocksdb"
     library: ClassVar[str] = "rocksdict"
     configuration: ClassVar[str] = (
-        "WAL unsynced, no compression, memtable 128 MiB, blocks 32 KiB, block cache 256 MiB"
+        "WAL unsynced (durable: synced), no compression, memtable 128 MiB, blocks 32 KiB, "
+        "block cache 256 MiB"
     )
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, durable: bool = False) -> None:
         rocksdict: Any = importlib.import_module("rocksdict")
         self._new_batch: Callable[[], Any] = partial(rocksdict.WriteBatch, raw_mode=True)
         table = rocksdict.BlockBasedOptions()
@@ -155,43 +160,39 @@ class RocksDb:
         # Named for the default family too: without it, reopening falls back to an 8 MiB cache.
         families = {"default": options}
         self._store = rocksdict.Rdict(str(directory), options, column_families=families)
+        if durable:
+            writing = rocksdict.WriteOptions()
+            writing.sync = True
+            self._store.set_write_options(writing)
         last = next(iter(self._store.keys(backwards=True)), None)
-        self._next = 0 if last is None else int.from_bytes(last, "big") + 1
+        self._offsets = itertools.count(0 if last is None else int.from_bytes(last, "big") + 1)
 
-    def append_one_by_one(self, count: int, value: bytes) -> None:
-        for first, end in _commits(self._next, count):
-            batch = self._new_batch()
-            put = batch.put
-            for offset in range(first, end):
-                put(_key(offset), value)
-            self._store.write(batch)
-        self._next += count
+    def append_one_by_one(self, values: Sequence[bytes]) -> None:
+        self.append_many(commits(values))  # a batch is filled by single puts in any case
 
-    def append_committed(self, count: int, value: bytes) -> None:
-        put = self._store.put
-        for offset in range(self._next, self._next + count):
-            put(_key(offset), value)
-        self._next += count
+    def append_committed(self, values: Iterable[bytes]) -> None:
+        put, offsets = self._store.put, self._offsets
+        for value in values:
+            put(_key(next(offsets)), value)
 
     def append_many(self, batches: Iterable[Sequence[bytes]]) -> None:
         for values in batches:
             batch = self._new_batch()
             put = batch.put
-            for offset, value in enumerate(values, self._next):
+            for value, offset in zip(values, self._offsets, strict=False):  # in this order
                 put(_key(offset), value)
             self._store.write(batch)
-            self._next += len(values)
 
     def settle(self) -> None:
         """Flush the memtable: a reader of a log that outgrew memory reads table files."""
         self._store.flush()
 
     def read_all(self) -> Tally:
-        return _tally(self._store.values())
+        return tally(self._store.values())
 
     def random_lookup(self, offsets: Iterable[int]) -> Tally:
         get = self._store.get
-        return _tally(get(_key(offset)) for offset in offsets)
+        return tally(get(_key(offset)) for offset in offsets)
 
     def close(self) -> None:
         self._store.close()
@@ -200,45 +201,50 @@ class RocksDb:
 class Sqlite:
     """SQLite, from the standard library.
 
-    WAL mode, and `synchronous=OFF`: like the others, it does not wait for the disk. The table is
+    WAL mode, and `synchronous=OFF`: like the others, it does not wait for the disk (FULL: it does,
+    at every commit). The table is
     ordered by its integer key, which SQLite counts itself. Pages of 32 KiB suit long appends, and a
     mapped file with a 64 MiB page cache suits scans. One by one is one `execute` per record.
     """
 
     name: ClassVar[str] = "sqlite"
     library: ClassVar[str] = "sqlite3"
-    configuration: ClassVar[str] = "WAL, synchronous=OFF, page 32 KiB, cache 64 MiB, file mapped"
+    configuration: ClassVar[str] = (
+        "WAL, synchronous=OFF (durable: FULL), page 32 KiB, cache 64 MiB, file mapped"
+    )
 
     _INSERT = "INSERT INTO log (value) VALUES (?)"
     _PRAGMAS = (
         "PRAGMA page_size = 32768",
         "PRAGMA journal_mode = WAL",
-        "PRAGMA synchronous = OFF",
         "PRAGMA cache_size = -65536",
         f"PRAGMA mmap_size = {MAP_SIZE_BYTES}",
     )
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, durable: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         # isolation_level=None: we say BEGIN and COMMIT ourselves
-        self._connection = sqlite3.connect(directory / "log.sqlite", isolation_level=None)
-        for pragma in self._PRAGMAS:
+        self._connection = sqlite3.connect(
+            directory / "log.sqlite", isolation_level=None, check_same_thread=False
+        )
+        synchronous = f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}"
+        for pragma in (*self._PRAGMAS, synchronous):
             self._connection.execute(pragma).fetchall()
         self._connection.execute(
             "CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, value BLOB NOT NULL)"
         )
 
-    def append_one_by_one(self, count: int, value: bytes) -> None:
+    def append_one_by_one(self, values: Sequence[bytes]) -> None:
         execute = self._connection.execute
-        for first, end in _commits(0, count):
+        for commit in commits(values):
             execute("BEGIN")
-            for _ in range(first, end):
+            for value in commit:
                 execute(self._INSERT, (value,))
             execute("COMMIT")
 
-    def append_committed(self, count: int, value: bytes) -> None:
+    def append_committed(self, values: Iterable[bytes]) -> None:
         execute = self._connection.execute
-        for _ in range(count):
+        for value in values:
             execute(self._INSERT, (value,))
 
     def append_many(self, batches: Iterable[Sequence[bytes]]) -> None:
@@ -253,13 +259,13 @@ class Sqlite:
 
     def read_all(self) -> Tally:
         rows = self._connection.execute("SELECT value FROM log ORDER BY number")
-        return _tally(value for (value,) in rows)
+        return tally(value for (value,) in rows)
 
     def random_lookup(self, offsets: Iterable[int]) -> Tally:
         execute = self._connection.execute
         execute("BEGIN")  # one read transaction around all, as LMDB has it
         query = "SELECT value FROM log WHERE number = ?"
-        found = _tally(execute(query, (offset + 1,)).fetchone()[0] for offset in offsets)
+        found = tally(execute(query, (offset + 1,)).fetchone()[0] for offset in offsets)
         execute("COMMIT")
         return found
 
@@ -283,13 +289,12 @@ def version(name: str) -> str:
     return importlib.metadata.version(PEERS[name].library)
 
 
-def _commits(first: int, count: int) -> Iterable[tuple[int, int]]:
-    """Cut `count` records from `first` on into ranges of one commit each."""
-    last = first + count
-    return ((start, min(start + COMMIT_EVERY, last)) for start in range(first, last, COMMIT_EVERY))
+def commits(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Cut values into parts of one commit each."""
+    return (values[at : at + COMMIT_EVERY] for at in range(0, len(values), COMMIT_EVERY))
 
 
-def _tally(values: Iterable[bytes]) -> Tally:
+def tally(values: Iterable[bytes]) -> Tally:
     """Take every value into Python's hands once, in chunks so that the loop is C's."""
     records = size_bytes = 0
     stream = iter(values)

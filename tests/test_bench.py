@@ -25,9 +25,9 @@ def peer(request, tmp_path):
 
 
 def test_a_peer_returns_every_record_however_it_was_appended(peer):
-    peer.append_one_by_one(COUNT, VALUE)
+    peer.append_one_by_one([VALUE] * COUNT)
     peer.append_many([[VALUE] * 1000, [VALUE] * 10])
-    peer.append_committed(5, VALUE)
+    peer.append_committed([VALUE] * 5)
     total = COUNT + 1015
     assert peer.read_all() == (total, total * len(VALUE))
 
@@ -40,7 +40,7 @@ def test_a_peer_finds_a_record_by_its_number(peer):
 @pytest.mark.parametrize("kind", INSTALLED, ids=lambda peer: peer.name)
 def test_a_peer_goes_on_counting_where_it_was_closed(kind, tmp_path):
     with contextlib.closing(kind(tmp_path)) as peer:
-        peer.append_one_by_one(3, b"old")
+        peer.append_one_by_one([b"old"] * 3)
         peer.settle()
     with contextlib.closing(kind(tmp_path)) as peer:
         peer.append_many([[b"younger"]])

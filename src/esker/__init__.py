@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from esker.aio import AsyncStore, AsyncTopic, aopen
 from esker.engine.batch import SCHEMA, Batch
 from esker.engine.recovery import Finding, Recovery
 from esker.engine.slices import Slice

@@ -33,20 +33,24 @@ TAG_BYTES_MAX: Final = 256
 NODE_BYTES_MAX: Final = 128
 KEY_BYTES_MAX: Final = 64 << 10
 HEADERS_MAX: Final = 64
-RESERVE_OFFSETS: Final = 1 << 16  # how far ahead offsets are set aside on disk (weak classes)
+HEADERS_BYTES_MAX: Final = 256 << 10  # names and values of one record's headers together
+TIME_US_MAX: Final = 100 * 365 * 86_400_000_000  # a hundred years
+WAIT_SECONDS_MAX: Final = 100 * 365 * 86_400.0  # a longer wait means for ever; the OS takes no more
+RESERVE_OFFSETS: Final = 1 << 16  # offsets set aside on disk at a time, at the least
+RESERVE_OFFSETS_MAX: Final = 1 << 24  # and at the most; a fast writer takes a second's worth
 JOURNAL_DIRTY_SHARDS: Final = 4  # up to this many dirty shards are synced one by one
 JOURNAL_ENTRY_BYTES_MAX: Final = 1 << 20  # a shard with more to sync is synced on its own
 
 Durability = Literal["fsync", "disk", "memory", "ephemeral"]
 Compression = Literal["none", "zstd"]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|kB|KB|MB|GB)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|kB|KB|MB|GB)?", re.ASCII)
 _SIZE_UNIT = {
     None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
     "kB": 1000, "KB": 1000, "MB": 1000**2, "GB": 1000**3,
 }  # fmt: skip
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)?")
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)?", re.ASCII)
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +61,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     sync_interval_us: int = 200_000
     """Class `disk`: how often the background syncs. The loss window of a power cut."""
     commit_window_us: int = 1_000
-    """Class `fsync` under load: how long a commit may wait for company. A lone writer never waits."""
+    """Class `fsync` under load: how long a commit waits for company. A lone writer never waits."""
     max_unflushed_bytes: int = 256 << 20
     """Written or buffered, but not yet durable. Above it appends wait, or raise WouldBlock."""
     journals: int = min(os.cpu_count() or 1, 8)
@@ -97,6 +101,10 @@ _RANGES = {
     "journal_bytes": (64 << 10, 1 << 30),
     "max_unflushed_bytes": (64 << 10, 1 << 40),
     "mapped_bytes": (0, 1 << 50),
+    "linger_us": (0, TIME_US_MAX),
+    "sync_interval_us": (0, TIME_US_MAX),
+    "commit_window_us": (0, TIME_US_MAX),
+    "segment_age_us": (0, TIME_US_MAX),
 }
 
 
@@ -162,8 +170,14 @@ def size_bytes(value: int | str, name: str = "size") -> int:
         found = _SIZE.fullmatch(value.strip())
         if not found:
             raise InvalidOption(f'{name}={value!r}: a size such as 4096, "64KiB", "1GiB"')
-        return int(float(found[1]) * _SIZE_UNIT[found[2]])
+        return _whole(float(found[1]) * _SIZE_UNIT[found[2]], name, value)
     return value
+
+
+def _whole(amount: float, name: str, given: object) -> int:
+    if not amount < 1 << 62:  # infinity and "not a number" too
+        raise InvalidOption(f"{name}={given!r}: too large")
+    return int(amount)
 
 
 def duration_us(value: float | str, name: str = "duration") -> int:
@@ -172,10 +186,10 @@ def duration_us(value: float | str, name: str = "duration") -> int:
         found = _TIME.fullmatch(value.strip())
         if not found:
             raise InvalidOption(f'{name}={value!r}: a duration such as 0.02, "20ms", "7d"')
-        return int(float(found[1]) * UNIT_US[found[2] or "s"])
+        return _whole(float(found[1]) * UNIT_US[found[2] or "s"], name, value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
         raise InvalidOption(f'{name}={value!r}: seconds, or text such as "20ms"')
-    return int(value * 1_000_000)
+    return _whole(value * 1_000_000, name, value)
 
 
 def topic_name(name: object) -> str:

@@ -30,7 +30,8 @@ UNIT_US: Final = {
     "d": 86_400_000_000,
     "w": 604_800_000_000,
 }
-_AGO = re.compile(r"-(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_AGO = re.compile(r"-(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
+_NUMBER = re.compile(r"(-?)(\d{1,19})", re.ASCII)
 _GRAMMAR = "a position is one of: earliest, latest, N, -N, @2026-11-15T10:00, @-15m"
 
 
@@ -61,14 +62,14 @@ def parse(text: object, now_us: int) -> Position:
 def _parse_text(text: str, now_us: int) -> Position:
     if text in (EARLIEST, LATEST):
         return Position(text)
-    if re.fullmatch(r"\d{1,19}", text):
-        return Position("offset", int(text))
-    if re.fullmatch(r"-\d{1,19}", text):
-        return Position("back", int(text[1:]))
+    number = _NUMBER.fullmatch(text)
+    if number:
+        return Position("back" if number[1] else "offset", int(number[2]))
     if text.startswith("@"):
         ago = _AGO.fullmatch(text[1:])
         if ago:
-            return Position("time", now_us - int(float(ago[1]) * UNIT_US[ago[2]]))
+            microseconds = float(ago[1]) * UNIT_US[ago[2]]
+            return Position("time", now_us - int(min(microseconds, 1 << 62)))
         try:
             return Position("time", _micros(datetime.fromisoformat(text[1:])))
         except ValueError:

@@ -17,6 +17,9 @@ from esker.engine.shard import Shard
 from esker.errors import EskerError
 
 
+SEAL_DELAY = 0.1  # seconds between one sealing and the next
+
+
 class Background:
     """Linger, tick and seal."""
 
@@ -24,8 +27,10 @@ class Background:
         self._context = context
         self._lingering: deque[tuple[float, Shard, Buffer]] = deque()
         self._to_seal: deque[Shard] = deque()
+        self._to_reserve: deque[Shard] = deque()
         self._wake = threading.Event()
         self._wake_sealer = threading.Event()
+        self._wake_stop = threading.Event()
         self._sleeping_until = 0.0  # when the thread looks again by itself
         self._stop = False
         self._dirty: set[Shard] = set()  # shards of class disk and fsync with unsynced bytes
@@ -44,8 +49,16 @@ class Background:
     def sync_soon(self, shard: Shard) -> None:
         """There is something on this shard to be synced."""
         if shard not in self._dirty:
+            if not self._dirty:
+                interval = self._context.options.sync_interval_us / 1e6
+                self._next_tick = self._context.clock.monotonic() + interval
             self._dirty.add(shard)
             self._nudge(0.0 if shard.durability == "fsync" else self._next_tick)
+
+    def reserve_soon(self, shard: Shard) -> None:
+        """Set the next block of offsets aside for this shard."""
+        self._to_reserve.append(shard)
+        self._nudge(0.0)
 
     def seal_soon(self, shard: Shard) -> None:
         self._to_seal.append(shard)
@@ -65,6 +78,8 @@ class Background:
 
     def step(self) -> float | None:
         """Do what is due now. Returns the seconds until the next thing is, None if nothing waits."""
+        while self._to_reserve:
+            self._reserve(self._to_reserve.popleft())
         now = self._context.clock.monotonic()
         urgent: set[Shard] = set()
         while self._lingering and self._lingering[0][0] <= now:
@@ -83,7 +98,16 @@ class Background:
             self._context.committer.make_durable(dirty)
         return self._until_next()
 
+    @staticmethod
+    def _reserve(shard: Shard) -> None:
+        try:
+            shard.reserve(shard.next)
+        except EskerError:
+            pass  # the writer tries again itself when it comes to the ceiling, and tells
+
     def _until_next(self) -> float | None:
+        if self._to_reserve:
+            return 0.0
         due = [self._lingering[0][0]] if self._lingering else []
         if self._dirty:
             due.append(self._next_tick)
@@ -140,6 +164,7 @@ class Background:
 
     def _run_sealer(self) -> None:
         while not self._stop:
+            self._wake_stop.wait(SEAL_DELAY)  # a burst of writing is not to wait for its sealing
             if not self.seal_step():
                 self._wake_sealer.wait()
                 self._wake_sealer.clear()
@@ -147,6 +172,7 @@ class Background:
     def stop(self) -> None:
         """End the threads and wait for them."""
         self._stop = True
+        self._wake_stop.set()
         self._wake.set()
         self._wake_sealer.set()
         for thread in self._threads:

@@ -71,12 +71,12 @@ class Batch:
                 [
                     pa.arange(self.first, self.first + count),
                     stamps.view(TIMESTAMP),
-                    columns.keys if columns.keys is not None else pa.nulls(count, pa.binary()),
+                    columns.keys if columns.keys is not None else _nothing(_BINARY, count),
                     columns.values,
-                    columns.tags if columns.tags is not None else pa.nulls(count, pa.string()),
-                    columns.nodes if columns.nodes is not None else pa.nulls(count, pa.string()),
+                    columns.tags if columns.tags is not None else _nothing(_STRING, count),
+                    columns.nodes if columns.nodes is not None else _nothing(_STRING, count),
                     columns.headers if columns.headers is not None
-                    else pa.nulls(count, HEADER_TYPE),
+                    else _nothing(HEADER_TYPE, count),
                     _same(self.shard, count),
                 ],
                 schema=SCHEMA,
@@ -119,6 +119,41 @@ class Batch:
         return iter(self.records())
 
 
+def record_at(columns: Columns, row: int, offset: int, shard: int) -> Record:
+    """One row as a Record."""
+    values, stamps, keys, tags, nodes, headers = columns
+    cell = headers[row].as_py() if headers is not None else None
+    return Record(
+        values[row].as_py(),
+        keys[row].as_py() if keys is not None else None,
+        tags[row].as_py() if tags is not None else None,
+        nodes[row].as_py() if nodes is not None else None,
+        {pair["key"]: pair["value"] for pair in cell} if cell else None,
+        stamps if isinstance(stamps, int) else stamps[row].as_py(),
+        offset,
+        shard,
+    )
+
+
+_BINARY: Final = pa.binary()
+_STRING: Final = pa.string()
+_nulls: dict[Any, Any] = {}
+_shards: dict[int, Any] = {}
+
+
+def _nothing(kind: Any, count: int) -> Any:
+    """A column of nulls: one long one is made and lent out in slices."""
+    known = _nulls.get(kind)
+    if known is None or len(known) < count:
+        known = _nulls[kind] = pa.nulls(max(count, 8192), kind)
+    return known.slice(0, count)
+
+
 def _same(number: int, count: int) -> Any:
-    data = number.to_bytes(4, "little") * count
-    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(data)], 0)
+    """The shard's number, over and over: made once, lent out in slices."""
+    known = _shards.get(number)
+    if known is None or len(known) < count:
+        size = max(count, 8192)
+        data = pa.py_buffer(number.to_bytes(4, "little") * size)
+        known = _shards[number] = pa.Array.from_buffers(pa.int32(), size, [None, data], 0)
+    return known.slice(0, count)

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from esker.engine.buffer import CLOSED
 from esker.engine.context import Context
 from esker.engine.shard import Shard, encode
 from esker.errors import CommitTimeout
@@ -37,9 +36,9 @@ _SLICE = 0.00005  # seconds a leader sleeps at a time while it waits for company
 
 
 class Ticket:
-    """A batch that waits for a round, and the thread behind it."""
+    """A batch that waits to be made durable."""
 
-    __slots__ = ("count", "done", "error", "extras", "first", "lead", "lock", "shard", "values")
+    __slots__ = ("count", "done", "error", "extras", "first", "shard", "values")
 
     def __init__(self, shard: Shard, values: list[bytes], extras: dict[int, Extra]) -> None:
         self.shard = shard
@@ -48,10 +47,26 @@ class Ticket:
         self.count = len(values)
         self.first = -1
         self.done = False
-        self.lead = False
         self.error: BaseException | None = None
-        self.lock = threading.Lock()  # held until the ticket is answered or asked to lead
-        self.lock.acquire()
+
+
+class Round:
+    """Tickets that are made durable together, and the gate at which their threads wait.
+
+    The gate is opened once to let one thread in, which finds the round not done and leads it; and
+    opened again when the round is done: then each thread that comes through lets the next one in.
+    One after the other they come through faster than all at once, when they would only fight for
+    the interpreter.
+    """
+
+    __slots__ = ("done", "gate", "handed", "tickets")
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self.done = False
+        self.handed = False  # the gate was opened for a leader
+        self.gate = threading.Lock()
+        self.gate.acquire()
 
 
 class Committer:
@@ -59,9 +74,9 @@ class Committer:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._mutex = threading.Lock()  # guards _waiting, _leading and Ticket.lead
-        self._waiting: deque[Ticket] = deque()
-        self._leading = False
+        self._mutex = threading.Lock()  # guards _collecting, its tickets and _leading
+        self._collecting = Round()
+        self._leading = False  # somebody leads a round, or has been let in to lead the next
         self._company = 1.0  # how many tickets recent rounds had
         folder = join(context.root, names.JOURNALS)
         self._journal_lock = threading.Lock()  # guards _journals and _journaled
@@ -82,87 +97,99 @@ class Committer:
         """Write records and wait until they are durable; returns the first offset."""
         ticket = Ticket(shard, values, extras)
         with self._mutex:
-            self._waiting.append(ticket)
+            mine = self._collecting
+            mine.tickets.append(ticket)
             lead = not self._leading
-            if lead:
-                self._leading = True
-        if not lead:
-            lead = self._wait(ticket, timeout)
-        if lead:
-            self._lead(ticket)
+            self._leading = True
+        if lead or self._wait(mine, ticket, timeout):
+            self._lead(mine)
         if ticket.error is not None:
             raise ticket.error
         return ticket.first
 
-    def _wait(self, ticket: Ticket, timeout: float | None) -> bool:
-        """Wait to be answered; True when asked to lead instead."""
-        if not ticket.lock.acquire(timeout=-1 if timeout is None else timeout):
-            with self._mutex:
-                if not ticket.lead and not ticket.done:
-                    if ticket in self._waiting:
-                        self._waiting.remove(ticket)
-                        raise CommitTimeout(
-                            f"not written within {timeout} s; the record was not accepted"
-                        )
-                    raise CommitTimeout(
-                        f"not durable within {timeout} s; it is written and may become durable"
-                    )
-        return ticket.lead and not ticket.done
+    def _wait(self, mine: Round, ticket: Ticket, timeout: float | None) -> bool:
+        """Wait at the gate. False when the round is done, True when let in to lead it."""
+        try:
+            if not mine.gate.acquire(timeout=-1 if timeout is None else timeout):
+                raise CommitTimeout(f"not written within {timeout} s; it was not accepted")
+        except BaseException as problem:
+            self._give_up(mine, ticket, timeout, problem)
+            raise
+        if mine.done:
+            mine.gate.release()  # the next one, please
+            return False
+        return True
 
-    def _lead(self, own: Ticket) -> None:
-        """Run one round, then hand the lead on."""
+    def _give_up(
+        self, mine: Round, ticket: Ticket, timeout: float | None, problem: BaseException
+    ) -> None:
+        """A wait ended early: withdraw the ticket if its round has not begun."""
+        with self._mutex:
+            if mine is self._collecting:
+                mine.tickets.remove(ticket)
+                if not mine.tickets and mine.handed:  # it was to lead, and nobody else is there
+                    self._collecting, self._leading = Round(), False
+                return
+        if isinstance(problem, CommitTimeout):
+            raise CommitTimeout(
+                f"not durable within {timeout} s; it is written and may become durable"
+            ) from None
+
+    def _lead(self, mine: Round) -> None:
+        """Run one round, then let the next one begin and this one's threads go."""
         tickets: list[Ticket] = []
         try:
-            self._gather()
+            self._gather(mine)
             with self._mutex:
-                tickets = list(self._waiting)
-                self._waiting.clear()
+                self._collecting = Round()
+            tickets = mine.tickets
             self._company = 0.5 * self._company + 0.5 * len(tickets)
             self.run_round(tickets)
         finally:
-            for ticket in tickets:
-                if not ticket.done:  # the round itself was interrupted
-                    ticket.error = ticket.error or InterruptedError("the commit was interrupted")
-                    ticket.done = True
-                if ticket is not own:
-                    ticket.lock.release()
             with self._mutex:
-                if not own.done and own in self._waiting:  # interrupted before the round began
-                    self._waiting.remove(own)
-                self._leading = bool(self._waiting)
-                if self._leading:
-                    self._waiting[0].lead = True
-                    self._waiting[0].lock.release()
+                if self._collecting is mine:  # interrupted before the round began
+                    self._collecting = Round()
+                for ticket in mine.tickets:
+                    if not ticket.done:
+                        ticket.error = InterruptedError("the commit was interrupted")
+                        ticket.done = True
+                mine.done = True
+                following = self._collecting
+                if following.tickets:
+                    following.handed = True
+                    following.gate.release()
+                else:
+                    self._leading = False
+            mine.gate.release()
 
-    def _gather(self) -> None:
-        """Wait a moment for company, if there has lately been any."""
-        expected = self._company
-        if expected < 1.5:
+    def _gather(self, mine: Round) -> None:
+        """Wait a moment for company, if there has lately been much of it.
+
+        While one round syncs the next one fills by itself; this is only for the threads that the
+        last round let go and that are about to come back.
+        """
+        expected = self._company * 0.25
+        if expected < 1.0:
             return
         deadline = self._context.clock.monotonic() + self._context.options.commit_window_us / 1e6
         seen = -1
-        while len(self._waiting) < expected * 0.9 and len(self._waiting) != seen:
-            seen = len(self._waiting)
+        while seen < len(mine.tickets) < expected:
+            seen = len(mine.tickets)
             time.sleep(_SLICE)
             if self._context.clock.monotonic() >= deadline:
                 return
 
     def run_round(self, tickets: Sequence[Ticket]) -> None:
         """Write, sync and answer. Deterministic; also what the asyncio twin calls."""
-        by_shard: dict[int, list[Ticket]] = {}
+        by_shard: dict[Shard, list[Ticket]] = {}
         for ticket in tickets:
-            by_shard.setdefault(id(ticket.shard), []).append(ticket)
-        written: list[Shard] = []
-        for group in by_shard.values():
-            if self._write_group(group):
-                written.append(group[0].shard)
+            by_shard.setdefault(ticket.shard, []).append(ticket)
         self.rounds += 1
-        durable = [shard for shard in written if shard.durability == "fsync"]
-        problems = self.make_durable(durable)
+        written = [shard for shard, group in by_shard.items() if self._write_group(group)]
+        problems = self.make_durable([s for s in written if s.durability == "fsync"])
         for ticket in tickets:
-            problem = problems.get(id(ticket.shard))
-            if problem is not None and ticket.error is None:
-                ticket.error = problem
+            if problems and ticket.error is None:
+                ticket.error = problems.get(id(ticket.shard))
             ticket.done = True
 
     def _write_group(self, group: list[Ticket]) -> bool:
@@ -170,13 +197,16 @@ class Committer:
         values: list[bytes] = []
         extras: dict[int, Extra] = {}
         for ticket in group:
-            for row, extra in ticket.extras.items():
-                extras[len(values) + row] = extra
+            if ticket.extras:
+                for row, extra in ticket.extras.items():
+                    extras[len(values) + row] = extra
             values += ticket.values
         try:
+            bodies = encode(values, extras, self._context.clock.now_us())
             with shard.lock:
-                shard._flush()
-                first = shard._write(encode(values, extras, self._context.clock.now_us()))
+                if shard.buffer is not CLOSED:
+                    shard._flush()
+                first = shard._write(bodies)
         except BaseException as problem:
             for ticket in group:
                 ticket.error = problem
@@ -202,7 +232,7 @@ class Committer:
                     continue
                 work += [(shard, log, end) for log, end in shard.unsynced()]
                 upto.append((shard, shard.next))
-        before = [log.synced for _, log, _ in work]
+        freed = sum(end - log.synced for _, log, end in work)
         if len(work) > JOURNAL_DIRTY_SHARDS:
             self._through_journal(work, problems)
         else:
@@ -210,7 +240,6 @@ class Committer:
         for shard, next_offset in upto:
             if id(shard) not in problems:
                 shard.settled(next_offset)
-        freed = sum(end - start for (_, _, end), start in zip(work, before, strict=True))
         self._context.gauge.add(-freed)
         return problems
 
@@ -295,6 +324,7 @@ class Committer:
             if any(journal.open for journal in self._journals):
                 self._checkpoint(self._journals[0])
 
-    def pending(self) -> Any:
-        """How many threads wait for a commit right now."""
-        return len(self._waiting)
+    @property
+    def waiting(self) -> int:
+        """How many batches wait for the next round."""
+        return len(self._collecting.tickets)

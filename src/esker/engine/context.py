@@ -52,6 +52,7 @@ class Context:
         self.gauge = Gauge(options.max_unflushed_bytes)
         self.boot = files.boot_id()
         self.gaps_met = 0  # gaps that readers of this handle came across
+        self.closing = False  # nothing new is accepted; what was accepted is being written
         self.closed = False
         self.forked = False
         self.recover_again = _nothing  # set by the store
@@ -71,6 +72,8 @@ class Context:
 
     def require_writable(self) -> None:
         self.require_open()
+        if self.closing:
+            raise StoreClosed(f"the store {self.root} is being closed; open it again to use it")
         if self.forked:
             raise StoreForked(
                 f"this process was forked after {self.root} was opened; only the parent may "

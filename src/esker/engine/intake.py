@@ -14,9 +14,16 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from esker.errors import InvalidRecord, RecordTooLarge
+from esker.errors import InvalidOption, InvalidRecord, RecordTooLarge
 from esker.format.columns import HEADER_TYPE, Columns, Extra
-from esker.options import HEADERS_MAX, KEY_BYTES_MAX, NODE_BYTES_MAX, TAG_BYTES_MAX
+from esker.options import (
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    NODE_BYTES_MAX,
+    TAG_BYTES_MAX,
+    WAIT_SECONDS_MAX,
+)
 from esker.records import Record
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,7 +34,7 @@ _IGNORED: Final = {"offset", "shard", "partition", "topic"}
 def value_of(value: Any, limit: int) -> bytes:
     """A value as bytes."""
     if isinstance(value, str):
-        value = value.encode()
+        value = _utf8(value, "value")
     elif isinstance(value, (bytearray, memoryview)):
         value = bytes(value)
     elif not isinstance(value, bytes):
@@ -56,16 +63,34 @@ def extra_of(key: Any, tag: Any, node: Any, headers: Any, timestamp: Any) -> Ext
     )
 
 
+def size_of(extra: Extra) -> int:
+    """About how many bytes a record carries besides its value."""
+    key, tag, node, headers, _ = extra
+    size = len(key or b"") + len(tag or "") + len(node or "")
+    return size + sum(map(len, headers)) + sum(map(len, headers.values())) if headers else size
+
+
 def key_of(key: Any) -> bytes | None:
+    """A key as bytes."""
     if key is None:
         return None
     if isinstance(key, str):
-        key = key.encode()
+        key = _utf8(key, "key")
     if not isinstance(key, (bytes, bytearray, memoryview)):
         raise InvalidRecord(f"a key is bytes or text, not {type(key).__name__}")
-    if len(key) > KEY_BYTES_MAX:
-        raise RecordTooLarge(f"a key of {len(key)} bytes; at most {KEY_BYTES_MAX}")
-    return bytes(key)
+    checked = bytes(key)
+    if len(checked) > KEY_BYTES_MAX:
+        raise RecordTooLarge(f"a key of {len(checked)} bytes; at most {KEY_BYTES_MAX}")
+    return checked
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecord(
+            f"a {what} of text must be valid Unicode, not {text[:80]!r}; give it as bytes"
+        ) from None
 
 
 def _text(text: Any, what: str, limit: int) -> str | None:
@@ -73,13 +98,10 @@ def _text(text: Any, what: str, limit: int) -> str | None:
         return None
     if not isinstance(text, str):
         raise InvalidRecord(f"a {what} is text, not {type(text).__name__}")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidRecord(f"a {what} must be valid Unicode: {text!r}") from None
+    size = len(_utf8(text, what))
     if size > limit:
         raise RecordTooLarge(f"a {what} of {size} bytes; at most {limit}")
-    return text
+    return text if type(text) is str else str(text)
 
 
 def _headers(headers: Any) -> Mapping[str, bytes] | None:
@@ -90,16 +112,18 @@ def _headers(headers: Any) -> Mapping[str, bytes] | None:
     if len(headers) > HEADERS_MAX:
         raise RecordTooLarge(f"{len(headers)} headers; at most {HEADERS_MAX}")
     checked = {}
+    size = 0
     for name, cell in headers.items():
         if not isinstance(name, str):
             raise InvalidRecord(f"a header's name is text, not {type(name).__name__}")
         if isinstance(cell, str):
-            cell = cell.encode()
+            cell = _utf8(cell, "header")
         if not isinstance(cell, (bytes, bytearray, memoryview)):
-            raise InvalidRecord(
-                f"header {name!r} is bytes or text, not {type(cell).__name__}"
-            )
-        checked[name] = bytes(cell)
+            raise InvalidRecord(f"header {name!r} is bytes or text, not {type(cell).__name__}")
+        checked[str(name)] = data = bytes(cell)
+        size += len(_utf8(name, "header's name")) + len(data)
+    if size > HEADERS_BYTES_MAX:
+        raise RecordTooLarge(f"{size} bytes of headers; at most {HEADERS_BYTES_MAX} a record")
     return checked
 
 
@@ -118,6 +142,29 @@ def timestamp_of(timestamp: Any) -> int | None:
     if not -(1 << 62) < timestamp < 1 << 62:
         raise InvalidRecord(f"timestamp {timestamp} is out of range; it counts microseconds")
     return timestamp
+
+
+def batch_of(records: Any) -> list[Any]:
+    """What `append_many` was given, as a list; a lone value is not taken for a batch of letters."""
+    if isinstance(records, list):
+        return records
+    if isinstance(records, (str, bytes, bytearray, memoryview, Record, Mapping)) or not isinstance(
+        records, Iterable
+    ):
+        raise InvalidRecord(
+            f"append_many takes a list of records, not {type(records).__name__}; "
+            "use append for one record"
+        )
+    return list(records)
+
+
+def wait_of(wait: Any) -> bool | float:
+    """How long to wait for a commit: not at all, until it is done, or so many seconds."""
+    if isinstance(wait, bool):
+        return wait
+    if not isinstance(wait, (int, float)) or not wait >= 0:
+        raise InvalidOption(f"wait={wait!r}: True, False, or a number of seconds")
+    return min(float(wait), WAIT_SECONDS_MAX)
 
 
 def many(records: Iterable[Any], limit: int) -> tuple[list[bytes], dict[int, Extra]]:
@@ -146,16 +193,19 @@ def plain_column(values: Sequence[Any], limit: int) -> Any | None:
     return array
 
 
-def check_sizes(array: Any, limit: int) -> None:
-    """Refuse a column that holds a value above the limit; free unless one could."""
-    if array.nbytes <= limit:
+def check_sizes(array: Any, limit: int, what: str = "record") -> None:
+    """Refuse a column that holds a cell above the limit; free unless one could."""
+    data = array.buffers()[2]
+    if data is None or data.size <= limit:
         return
     longest = pc.max(pc.binary_length(array)).as_py() or 0
-    if longest > limit:
+    if longest > limit and what == "record":
         raise RecordTooLarge(
             f"a record of {longest} bytes is above max_record_bytes={limit}; "
             "create the topic with a larger max_record_bytes, or split the record"
         )
+    if longest > limit:
+        raise RecordTooLarge(f"a {what} of {longest} bytes; at most {limit}")
 
 
 # ---- Arrow -----------------------------------------------------------------------------------
@@ -169,16 +219,31 @@ def arrow_batches(data: Any) -> list[Any]:
         return data.to_batches()  # type: ignore[no-any-return]
     if isinstance(data, pa.ChunkedArray):
         return [batch for chunk in data.chunks for batch in arrow_batches(chunk)]
+    if isinstance(data, pa.StructArray) and not data.null_count:
+        return [pa.RecordBatch.from_struct_array(data)]
     if isinstance(data, pa.Array):
         return [pa.record_batch([data], names=["value"])]
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data).read_all().to_batches()  # type: ignore[no-any-return]
-    if hasattr(data, "__arrow_c_array__"):
-        return [pa.record_batch(data)]
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
+            return _streamed(data)
+        if hasattr(data, "__arrow_c_array__"):
+            return arrow_batches(pa.array(data))
+    except (pa.ArrowException, TypeError) as problem:
+        raise InvalidRecord(
+            f"the Arrow data of {type(data).__name__} cannot be read: {problem}"
+        ) from problem
     raise InvalidRecord(
         f"append_arrow takes a pyarrow Table, RecordBatch or Array, or anything with "
         f"__arrow_c_stream__ (polars, pandas, duckdb), not {type(data).__name__}"
     )
+
+
+def _streamed(data: Any) -> list[Any]:
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowInvalid:  # a stream of plain arrays, such as a polars Series
+        return arrow_batches(pa.chunked_array(data))
+    return [batch for batch in reader if batch.num_rows]
 
 
 def arrow_columns(batch: Any, limit: int, now_us: int) -> Columns:
@@ -195,18 +260,20 @@ def arrow_columns(batch: Any, limit: int, now_us: int) -> Columns:
             "key, tag, node, headers, timestamp"
         )
 
-    def column(name: str, kind: Any) -> Any:
+    if len(set(names)) < len(names):
+        raise InvalidRecord(f"the batch has two columns of one name: {', '.join(names)}")
+
+    def column(name: str, kind: Any, most: int = 0) -> Any:
         if name not in names:
             return None
         array = batch.column(name)
         if array.type != kind:
-            try:
-                array = array.cast(kind)
-            except (pa.ArrowException, TypeError) as problem:
-                raise InvalidRecord(
-                    f"column {name!r} of type {array.type} cannot be stored as {kind}: {problem}"
-                ) from None
-        return None if array.null_count == len(array) and name != "value" else array
+            array = _cast(array, name, kind)
+        if name != "value" and array.null_count == len(array):
+            return None
+        if most:
+            check_sizes(array, most, name)
+        return array
 
     values = column("value", pa.binary())
     if values.null_count:
@@ -214,24 +281,66 @@ def arrow_columns(batch: Any, limit: int, now_us: int) -> Columns:
             f"column 'value' has {values.null_count} nulls; a record has a value, b'' at the least"
         )
     check_sizes(values, limit)
+    headers = column("headers", HEADER_TYPE)
+    if headers is not None:
+        _check_headers(headers)
     stamps = now_us if "timestamp" not in names else _stamps(batch.column("timestamp"), now_us)
     return Columns(
         values,
         stamps,
-        column("key", pa.binary()),
-        column("tag", pa.string()),
-        column("node", pa.string()),
-        column("headers", HEADER_TYPE),
+        column("key", pa.binary(), KEY_BYTES_MAX),
+        column("tag", pa.string(), TAG_BYTES_MAX),
+        column("node", pa.string(), NODE_BYTES_MAX),
+        headers,
     )
 
 
-def _stamps(array: Any, now_us: int) -> Any:
+def _cast(array: Any, name: str, kind: Any) -> Any:
+    given = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     try:
-        if pa.types.is_timestamp(array.type):
-            array = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
-        else:
+        if kind == HEADER_TYPE or any(test(given) for test in _TEXT_OR_BYTES):
+            return array.cast(kind)
+        problem = "it is neither bytes nor text; encode it first"
+    except (pa.ArrowException, TypeError) as told:
+        problem = str(told)
+    raise InvalidRecord(
+        f"column {name!r} of type {array.type} cannot be stored as {kind}: {problem}"
+    )
+
+
+_TEXT_OR_BYTES: Final = (
+    pa.types.is_null, pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary, pa.types.is_string, pa.types.is_large_string,
+    pa.types.is_string_view,
+)  # fmt: skip
+
+
+def _check_headers(headers: Any) -> None:
+    most = pc.max(pc.list_value_length(headers)).as_py() or 0
+    if most > HEADERS_MAX:
+        raise RecordTooLarge(f"{most} headers; at most {HEADERS_MAX}")
+    pairs = headers.flatten()
+    if pairs.null_count or any(part.null_count for part in pairs.flatten()):
+        raise InvalidRecord("column 'headers' has a null name or value; leave that header out")
+    for part in pairs.flatten():
+        check_sizes(part, HEADERS_BYTES_MAX, "header")
+
+
+def _stamps(array: Any, now_us: int) -> Any:
+    kind = array.type
+    try:
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            if getattr(kind, "unit", "us") == "ns":
+                array = pc.floor_temporal(array, unit="microsecond")
+            array = array.cast(pa.timestamp("us", getattr(kind, "tz", None))).cast(pa.int64())
+        elif pa.types.is_integer(kind) or pa.types.is_null(kind):
             array = array.cast(pa.int64())
-    except (pa.ArrowException, TypeError) as problem:
+        else:
+            raise InvalidRecord(
+                f"column 'timestamp' of type {kind}: Arrow timestamps, dates, or microseconds "
+                "since 1970 as integers"
+            )
+    except pa.ArrowException as problem:
         raise InvalidRecord(f"column 'timestamp' cannot be stored: {problem}") from None
     if array.null_count == len(array):
         return now_us
@@ -241,13 +350,19 @@ def _stamps(array: Any, now_us: int) -> Any:
 # ---- shards ----------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1 << 16)
 def fnv1a(key: bytes) -> int:
     """FNV-1a, 32 bits: which shard a key belongs to, the same in every language."""
+    return _fnv1a_known(key) if len(key) <= 64 else _fnv1a(key)
+
+
+def _fnv1a(key: bytes) -> int:
     value = 0x811C9DC5
     for byte in key:
         value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
     return value
+
+
+_fnv1a_known: Final = lru_cache(maxsize=1 << 16)(_fnv1a)
 
 
 def by_shard(columns: Columns, shards: int, turn: int) -> list[tuple[int, Columns]]:

@@ -10,22 +10,31 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from esker.engine.batch import Batch
+from esker.engine.batch import Batch, record_at
 from esker.engine.context import Context
 from esker.errors import Corruption, DataGap, InvalidOption
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Columns
 from esker.format.segment import GAP_REASONS
+from esker.options import WAIT_SECONDS_MAX
 from esker.positions import EARLIEST, LATEST, Position
-from esker.records import Gap
+from esker.records import Gap, Record
 from esker.storage.files import forget_pages
 from esker.storage.segment import SealedSegment, Segment
 
 Gaps = Literal["raise", "yield", "skip"]
 Consistency = Literal["eventual", "strong"]
 BATCH_BYTES: Final = 1 << 20
+
+
+class Range(NamedTuple):
+    """Offsets [first, end) of one shard."""
+
+    shard: int
+    first: int
+    end: int
 
 
 class View(Protocol):
@@ -126,6 +135,29 @@ def read_batches(
             offset += piece.count
 
 
+def read_one(view: View, offset: int) -> Record | None:
+    """One record by its offset, which must be visible; None where only the slow way can tell why."""
+    segments = view.segments
+    at = bisect_right(segments, offset, key=_base) - 1
+    if at < 0:
+        return None
+    segment = segments[at]
+    row = offset - segment.base
+    if row >= segment.rows:
+        return None
+    columns, place = segment.at(row)
+    return record_at(columns, place, offset, view.number)
+
+
+def count_records(view: View, first: int, end: int) -> int:
+    """How many records lie in [first, end), gaps left out; looks at directories only."""
+    return sum(
+        max(0, min(end, segment.base + segment.rows) - max(first, segment.base))
+        for segment in view.segments[max(0, bisect_right(view.segments, first, key=_base) - 1) :]
+        if segment.base < end
+    )
+
+
 def _base(segment: Segment) -> int:
     return segment.base
 
@@ -180,6 +212,29 @@ def _pieces(columns: Columns, max_bytes: int, max_records: int) -> Iterator[Colu
         stop = min(max(fits, row + 1), row + most, count)
         yield columns.slice(row, stop - row)
         row = stop
+
+
+def check_consistency(consistency: str) -> None:
+    if consistency not in ("eventual", "strong"):
+        raise InvalidOption(f'consistency={consistency!r}: one of "eventual", "strong"')
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidOption(f"{name}={value!r}: a whole number, at least {least}")
+
+
+def check_limit(limit: int | None) -> None:
+    if limit is not None:
+        check_count("limit", limit, 0)
+
+
+def check_timeout(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise InvalidOption(f"timeout={timeout!r}: a number of seconds, or None to wait for ever")
+    return min(float(timeout), WAIT_SECONDS_MAX)
 
 
 def check_gaps(gaps: str) -> Gaps:

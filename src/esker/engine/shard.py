@@ -14,6 +14,7 @@ later offset has been given out), and never while the disk syncs.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +27,17 @@ from esker.format import columns as cols
 from esker.format import frame, names
 from esker.format import state as state_format
 from esker.format.catalog import TopicEntry
+from esker.format.checksum import MASK64
 from esker.format.columns import Body, Columns
 from esker.format.counters import WORD
 from esker.format.segment import SegmentHeader
 from esker.format.state import State
-from esker.options import BUFFER_RECORDS, FRAMES_PER_CLEAN_LOG, RESERVE_OFFSETS
+from esker.options import (
+    BUFFER_RECORDS,
+    FRAMES_PER_CLEAN_LOG,
+    RESERVE_OFFSETS,
+    RESERVE_OFFSETS_MAX,
+)
 from esker.storage import scan
 from esker.storage import segment as storage
 from esker.storage.counters import Counters
@@ -41,7 +48,7 @@ from esker.storage.memory import MemoryFiles
 from esker.storage.segment import Compress, LogSegment, SealedSegment, Segment
 from esker.storage.state import StateFile
 
-ROLLED_MAX = 4  # more logs than this waiting for the sealer: the writer seals one itself
+ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
 
 _W = WORD
 _TOTAL_RECORDS, _TOTAL_BYTES, _TOTAL_WRITES = _W["total_records"], _W["total_bytes"], _W["total_writes"]
@@ -58,6 +65,7 @@ class Shard:
         self.number = number
         self.folder = shard_folder(context.root, entry.id, number)
         self.durability = entry.options.durability
+        self.synced_later = self.durability in ("disk", "fsync")
         self.lock = threading.Lock()  # guards everything below
         self.files: Files = context.files
         self.maps: Maps = context.maps
@@ -75,13 +83,17 @@ class Shard:
         self.visible = 0
         self.durable = 0
         self.earliest = 0
-        self.ceiling = 0
+        self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
+        self._state_lock = threading.Lock()  # guards _state, ceiling and the four below
+        self._reserve_at = 0  # when `next` passes this, think of the ceiling
+        self._reserved_when = -100.0
+        self._block = RESERVE_OFFSETS
         self.poison: EskerError | None = None
         self.trouble: EskerError | None = None  # the last failed background write, until one works
         self.counters: Counters | None = None
         self.door: Any = None  # the topic, whose `_buffer` is the owner's way in
-        self.waiters: list[threading.Lock] = []
+        self.waiters: list[Any] = []  # to be released at the next publication
         self._waiters_lock = threading.Lock()  # guards waiters
         self._state = StateFile(context.files, self.folder)
         self._writer_lock: Lock | None = None
@@ -170,12 +182,17 @@ class Shard:
         """Append bodies as one atomic batch; returns the offset of the first record."""
         if self.poison is not None:
             raise self._poisoned()
-        self.open_for_writing()
-        count = sum(body.count for body in bodies)
-        size = sum(body.size + frame.HEADER_SIZE for body in bodies)
-        if self.next + count > self.ceiling and self.durability in ("disk", "ephemeral"):
+        if not self.writing:
+            self.open_for_writing()
+        count = size = 0
+        for body in bodies:
+            count += body.count
+            size += body.size + frame.HEADER_SIZE
+        if self.next + count > self._reserve_at:
             self._reserve(count)
         log = self._room_for(size)
+        if self.durability == "fsync":
+            log.allocate_ahead(size, self.entry.options.segment_bytes)
         try:
             log.append(bodies, self._compress)
         except BaseException as problem:
@@ -183,14 +200,14 @@ class Shard:
             raise
         first = self.next
         self.next = first + count
-        self._count(log, count, size)
-        if self.durability in ("disk", "fsync"):
+        self._count(log, count, size, bodies[-1].max_timestamp)
+        if self.synced_later:
             self.context.gauge.add(size)
         if self.durability != "fsync":
             self._publish()
         return first
 
-    def _count(self, log: LogSegment, count: int, size: int) -> None:
+    def _count(self, log: LogSegment, count: int, size: int, now_us: int) -> None:
         assert self.counters is not None
         words = self.counters.words
         words[_TOTAL_RECORDS] += count
@@ -200,7 +217,7 @@ class Shard:
         words[_BATCH] = count
         words[_POSITION] = log.end
         words[_LAST] = self.next - 1
-        words[_LAST_WRITE] = self.context.clock.now_us() * 1000
+        words[_LAST_WRITE] = now_us * 1000 & MASK64
 
     def _undo(self, log: LogSegment, problem: BaseException) -> None:
         """Leave no trace of a failed write, or refuse to go on."""
@@ -218,8 +235,10 @@ class Shard:
 
     def _room_for(self, size: int) -> LogSegment:
         log, options = self.active, self.entry.options
-        if log is not None and (
-            (log.next_row and log.end + size > options.segment_bytes)
+        if log is None:
+            return self._create_log()
+        if (
+            (log.end + size > options.segment_bytes and log.next_row)
             or (options.segment_records and log.next_row >= options.segment_records)
             or log.damaged
             or (
@@ -229,7 +248,7 @@ class Shard:
             )
         ):
             return self._roll()
-        return log if log is not None else self._create_log()
+        return log
 
     def _roll(self) -> LogSegment:
         """End the active log and begin the next; the sealer does the rest."""
@@ -277,9 +296,34 @@ class Shard:
         return log
 
     def _reserve(self, count: int) -> None:
-        """Set offsets aside, durably, before any of them is given out."""
-        ahead = max(RESERVE_OFFSETS, min(count * 4, RESERVE_OFFSETS * 64))
-        self._store_state(clean=False, ceiling=self.next + count + ahead)
+        """Set offsets aside, durably, before any of them is given out.
+
+        About a second's worth at the pace of the writer: fewer would sync too often, more would
+        make the gap after a power cut look larger than it is. Half-way through a block the
+        background is asked for the next one, so that a writer hardly ever waits for it.
+        """
+        if self.durability not in ("disk", "ephemeral"):
+            self._reserve_at = 1 << 62
+        elif self.next + count > self.ceiling:
+            self.reserve(self.next + count)
+        else:
+            self._reserve_at = self.ceiling
+            self.context.background.reserve_soon(self)
+
+    def reserve(self, needed: int) -> None:
+        """Move the ceiling. Called by the writer that needs it or by the background."""
+        with self._state_lock:
+            if needed + (self._block >> 1) <= self.ceiling:
+                return
+            now = self.context.clock.monotonic()
+            if now - self._reserved_when < 1.0:
+                self._block = min(self._block * 8, RESERVE_OFFSETS_MAX)
+            elif now - self._reserved_when > 10.0:
+                self._block = max(self._block >> 2, RESERVE_OFFSETS)
+            self._reserved_when = now
+            ceiling = needed + self._block
+            self._store_state(clean=False, ceiling=ceiling)
+            self._reserve_at = ceiling - (self._block >> 1)
 
     def _store_state(self, *, clean: bool, ceiling: int) -> None:
         log = self.active
@@ -385,25 +429,13 @@ class Shard:
         with self._waiters_lock:
             waiting, self.waiters = self.waiters, []
         for waiter in waiting:
-            if waiter.locked():
+            with contextlib.suppress(RuntimeError):  # another shard has woken it already
                 waiter.release()
 
-    def add_waiter(self, waiter: threading.Lock) -> None:
+    def add_waiter(self, waiter: Any) -> None:
         """Have this lock released at the next publication."""
         with self._waiters_lock:
             self.waiters.append(waiter)
-
-    def wait_beyond(self, offset: int, timeout: float) -> bool:
-        """Wait until `visible` is above the offset. False when the time is up."""
-        if self.visible > offset:
-            return True
-        waiter = threading.Lock()
-        waiter.acquire()
-        self.add_waiter(waiter)
-        if self.visible > offset or self.context.closed:  # published between the look and the list
-            return self.visible > offset
-        waiter.acquire(timeout=max(0.0, timeout))
-        return self.visible > offset
 
     def _publish_segments(self) -> None:
         logs: list[Segment] = [*self.rolled]
@@ -490,6 +522,7 @@ class Shard:
         elif log is not None:
             self.sync_directly(log, log.end)
             log.mark()
+            log.trim()
             self.sync_directly(log, log.end)
         self.durable = self.next
         self._publish()
@@ -504,7 +537,7 @@ class Shard:
 
 def encode(values: list[bytes], extras: dict[int, Any], now_us: int) -> list[Body]:
     """Bodies of good size for records collected one by one."""
-    if len(values) <= cols.FEW and not any(extra[3] for extra in extras.values()):
+    if len(values) <= cols.FEW:
         return [cols.from_lists(values, extras, now_us)]
     return storage.split(cols.to_columns(values, extras, now_us))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from esker.engine.batch import SCHEMA, Batch
+from esker.engine.reader import Range
 from esker.records import Gap, Record
 
 
@@ -17,16 +18,32 @@ class Slice:
     Both ends are settled when it is first read, and it can be read any number of times.
     """
 
-    def __init__(self, read: Callable[[], Iterator[Batch | Gap]], text: str) -> None:
+    def __init__(
+        self,
+        settle: Callable[[], list[Range]],
+        read: Callable[[list[Range]], Iterator[Batch | Gap]],
+        count: Callable[[list[Range]], int],
+        text: str,
+    ) -> None:
+        self._settle = settle
         self._read = read
+        self._count = count
         self._text = text
+        self._ranges: list[Range] | None = None
 
     def __repr__(self) -> str:
         return self._text
 
+    @property
+    def ranges(self) -> list[Range]:
+        """The offsets that the slice stands for, one range a shard; settles them."""
+        if self._ranges is None:
+            self._ranges = self._settle()
+        return self._ranges
+
     def batches(self) -> Iterator[Batch]:
         """The records as batches."""
-        for batch in self._read():
+        for batch in self._read(self.ranges):
             if isinstance(batch, Batch):
                 yield batch
 
@@ -35,7 +52,8 @@ class Slice:
             yield from batch.records()
 
     def __len__(self) -> int:
-        return sum(len(batch) for batch in self.batches())
+        """How many records the slice has. No record is read for it."""
+        return self._count(self.ranges)
 
     def reader(self) -> Any:
         """A pyarrow.RecordBatchReader over the slice."""

@@ -204,8 +204,9 @@ class Store:
     def close(self) -> None:
         """Write and sync everything, mark the store clean, let go of all locks."""
         context = self._context
-        if context.closed:
+        if context.closed or context.closing:
             return
+        context.closing = True  # from here on no append is accepted that would not be written
         _open_stores.discard(self)
         if context.forked:
             context.closed = True

@@ -25,15 +25,23 @@ from esker.engine.reader import (
     BATCH_BYTES,
     Consistency,
     Gaps,
+    Range,
     View,
+    check_consistency,
+    check_count,
     check_gaps,
+    check_limit,
+    check_timeout,
+    count_records,
     earliest_of,
     end_of,
     read_batches,
+    read_one,
     resolve,
 )
 from esker.engine.shard import Shard, encode, encode_arrow
 from esker.engine.slices import Slice
+from esker.engine.tail import Tail
 from esker.errors import (
     BatchTooLarge,
     CommitTimeout,
@@ -44,14 +52,13 @@ from esker.errors import (
     nearest,
 )
 from esker.format.catalog import TopicEntry
-from esker.format.columns import Body, Columns, Extra
+from esker.format.columns import FEW, Body, Columns, Extra, one, to_columns
 from esker.options import BUFFER_BYTES, SMALL_RECORD_BYTES, TopicOptions
 from esker.records import Gap, Offset, Record, Span, Spans
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
 
-POLL_SECONDS = 0.002  # how often a follower in another process looks
 SHARED_FLUSHES = 16  # how long a buffer stays without an owner after two threads met in it
 
 
@@ -166,18 +173,38 @@ class Topic:
                 return self._append_late(buffer, value)
         return self._append(value, key, tag, node, headers, timestamp, wait)
 
+    def _limit(self) -> int:
+        """The largest value that this topic takes, also when it has yet to be made."""
+        entry = self._entry
+        return entry.options.max_record_bytes if entry else self._store._context_limit(self)
+
+    def _nothing_appended(self) -> Span:
+        made = self._entry is not None or self._store._lookup(self.name) is not None
+        return Span(0, self.end() if made else 0, 0)
+
     def append_nowait(
-        self, value: bytes | str, key: bytes | str | None = None, **fields: Any
-    ) -> int:
-        """As `append`, but raises WouldBlock instead of waiting for the disk."""
+        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
+    ) -> int:  # fmt: skip
+        """As `append`, but raises WouldBlock instead of waiting for the disk or for a lock."""
         context = self._store._context
-        buffer = self._shards[0].buffer if self._shards else CLOSED
-        if context.gauge.over or (buffer is not CLOSED and len(buffer) >= buffer.limit):
+        context.require_writable()
+        if context.gauge.over:
             raise WouldBlock(
                 f"{context.gauge.bytes} bytes wait for the disk "
                 f"(max_unflushed_bytes={context.gauge.limit}); try again, or use append, which waits"
             )
-        return self.append(value, key, **fields)
+        value = intake.value_of(value, self._limit())
+        extra = intake.extra_of(key, tag, node, headers, timestamp)
+        self._created()
+        shard = self._shard_for(extra[0] if extra else None)
+        offset = self._buffer_one(shard, value, extra, waiting=False)
+        return offset if len(self._shards) == 1 else Offset(offset, shard.number)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every shard is open for writing, so that `append_nowait` touches no file."""
+        return bool(self._shards) and all(shard.writing for shard in self._shards)
 
     def _append_late(self, buffer: Buffer, value: bytes) -> int:
         """The buffer was drained while the record went in: find out which came first."""
@@ -194,10 +221,16 @@ class Topic:
         wait: bool | float,
     ) -> int:  # fmt: skip
         context = self._store._context
-        context.require_writable()
-        entry = self._created()
-        value = intake.value_of(value, entry.options.max_record_bytes)
+        if context.closed or context.forked or context.read_only:
+            context.require_writable()
+        if wait is not False and wait is not True:
+            wait = intake.wait_of(wait)
+        limit = self._limit()
+        if type(value) is not bytes or len(value) > limit:
+            value = intake.value_of(value, limit)  # before the topic is made, if it must be
         extra = intake.extra_of(key, tag, node, headers, timestamp)
+        if self._entry is None:
+            self._created()
         shard = self._shard_for(extra[0] if extra else None)
         if context.gauge.over:
             self._relieve(shard, wait)
@@ -219,11 +252,17 @@ class Topic:
             shard = shards[self._turn % len(shards)]
         return shard
 
-    def _buffer_one(self, shard: Shard, value: bytes, extra: Extra | None) -> int:
+    def _buffer_one(
+        self, shard: Shard, value: bytes, extra: Extra | None, *, waiting: bool = True
+    ) -> int:
         """Put a record in the shard's buffer; flushes first when it is full."""
         me = get_ident()
         large = len(value) if len(value) > SMALL_RECORD_BYTES else 0
-        with shard.lock:
+        if extra is not None:
+            large += intake.size_of(extra)
+        if not shard.lock.acquire(blocking=waiting):
+            raise WouldBlock("the shard is being written; try again, or use append, which waits")
+        try:
             if shard.poison is not None:
                 raise shard._poisoned()
             buffer = shard.buffer
@@ -231,6 +270,8 @@ class Topic:
                 len(buffer) >= buffer.limit or buffer.bytes + large > BUFFER_BYTES
             )
             if full or shard.trouble is not None:
+                if not waiting:
+                    raise WouldBlock("the buffer is full; try again, or use append, which waits")
                 shard._flush()
                 shard.context.background.sync_soon(shard)
                 buffer = shard.buffer
@@ -245,9 +286,12 @@ class Topic:
             buffer.bytes += large
             buffer.append(value)
             return buffer.base + row
+        finally:
+            shard.lock.release()
 
     def _fresh_buffer(self, shard: Shard, me: int) -> Buffer:
-        alone = len(self._shards) == 1
+        # the lock-free way in compares with SMALL_RECORD_BYTES only
+        alone = len(self._shards) == 1 and self._limit() >= SMALL_RECORD_BYTES
         if self._shared:
             self._shared -= 1
             alone = False
@@ -276,15 +320,18 @@ class Topic:
         if shard.durability == "fsync" and wait is not False:
             timeout = None if wait is True else float(wait)
             return shard.context.committer.append(shard, [value], extras, timeout)
-        bodies = encode([value], extras, shard.context.clock.now_us())
-        return self._write(shard, bodies)
+        now = shard.context.clock.now_us()
+        if extra is None:
+            return self._write(shard, [one(value, now)])
+        return self._write(shard, encode([value], extras, now))
 
     def _write(self, shard: Shard, bodies: list[Body]) -> int:
         """Write bodies behind what is buffered; the commit class's sync is left to others."""
         with shard.lock:
-            shard._flush()
+            if shard.buffer is not CLOSED:
+                shard._flush()
             first = shard._write(bodies)
-        if shard.durability in ("disk", "fsync"):
+        if shard.synced_later:
             shard.context.background.sync_soon(shard)
         return first
 
@@ -304,21 +351,20 @@ class Topic:
         """
         context = self._store._context
         context.require_writable()
-        options = self._created().options
-        given = records if isinstance(records, list) else list(records)
+        given, wait, limit = intake.batch_of(records), intake.wait_of(wait), self._limit()
         if not given:
-            return Span(0, self._view(0).visible, 0)
+            return self._nothing_appended()
         now = context.clock.now_us()
-        if len(given) > 12:
-            array = intake.plain_column(given, options.max_record_bytes)
+        if len(given) > FEW:
+            array = intake.plain_column(given, limit)
             if array is not None:
+                self._created()
                 return self._append_columns([Columns(array, now)], wait, atomic=True)
-        values, extras = intake.many(given, options.max_record_bytes)
+        values, extras = intake.many(given, limit)
+        self._created()
         if len(self._shards) == 1 or not any(extra[0] for extra in extras.values()):
             shard = self._shard_for(None)
             return self._append_bodies(shard, encode(values, extras, now), wait, atomic=True)
-        from esker.format.columns import to_columns
-
         return self._append_columns([to_columns(values, extras, now)], wait, atomic=True)
 
     def append_arrow(self, data: Any, wait: bool | float = False) -> Span | Spans:
@@ -329,15 +375,14 @@ class Topic:
         """
         context = self._store._context
         context.require_writable()
-        options = self._created().options
+        batches, wait, limit = intake.arrow_batches(data), intake.wait_of(wait), self._limit()
         now = context.clock.now_us()
         columns = [
-            intake.arrow_columns(batch, options.max_record_bytes, now)
-            for batch in intake.arrow_batches(data)
-            if batch.num_rows
+            intake.arrow_columns(batch, limit, now) for batch in batches if batch.num_rows
         ]
         if not columns:
-            return Span(0, self._view(0).visible, 0)
+            return self._nothing_appended()
+        self._created()
         return self._append_columns(columns, wait, atomic=False)
 
     def _append_columns(
@@ -407,7 +452,7 @@ class Topic:
         for shard in self._shards:
             with shard.lock:
                 wrote = shard._flush()
-            if wrote and shard.durability in ("disk", "fsync"):
+            if wrote and shard.synced_later:
                 shard.context.background.sync_soon(shard)
 
     def sync(self) -> None:
@@ -436,11 +481,20 @@ class Topic:
         follower.refresh()
         return follower
 
+    def _known_view(self, number: int, offset: int) -> View:
+        """A view that has this offset: what is visible once stays so, and need not be looked up."""
+        self._existing()
+        if 0 <= number < len(self._followers):
+            follower = self._followers[number]
+            if 0 <= offset < follower.visible and not self._shards[number].writing:
+                return follower
+        return self._views(number)[0]
+
     def _views(self, shard: int | None) -> list[View]:
         count = self._existing().options.shards
         if shard is None:
             return [self._view(number) for number in range(count)]
-        if not 0 <= shard < count:
+        if isinstance(shard, bool) or not isinstance(shard, int) or not 0 <= shard < count:
             raise InvalidOption(f"shard={shard}: topic {self.name!r} has shards 0..{count - 1}")
         return [self._view(shard)]
 
@@ -464,22 +518,33 @@ class Topic:
         begin = positions.parse(start, now)
         finish = None if stop is None else positions.parse(stop, now)
         check_gaps(gaps)
-        if max_bytes < 1:
-            raise InvalidOption(f"max_bytes={max_bytes}: at least 1")
-        return self._batches(begin, finish, shard, max_bytes, max_records, gaps, consistency)
+        check_count("max_bytes", max_bytes, 1)
+        check_count("max_records", max_records, 0)
+        ranges = self._ranges(begin, finish, shard, consistency)
+        return self._batches(ranges, max_bytes, max_records, gaps)
 
-    def _batches(
+    def _ranges(
         self, begin: positions.Position, finish: positions.Position | None, shard: int | None,
-        max_bytes: int, max_records: int, gaps: Gaps, consistency: Consistency,
-    ) -> Iterator[Any]:  # fmt: skip
+        consistency: Consistency = "eventual",
+    ) -> list[Range]:  # fmt: skip
+        """What two positions mean in each shard, as things are now: shard, first offset, end."""
+        check_consistency(consistency)
+        ranges = []
         for view in self._views(shard):
             end = end_of(view, consistency)
-            first = resolve(view, begin)
             if finish is not None:
                 end = min(end, resolve(view, finish))
+            ranges.append(Range(view.number, resolve(view, begin), end))
+        return ranges
+
+    def _batches(
+        self, ranges: list[Range], max_bytes: int, max_records: int, gaps: Gaps
+    ) -> Iterator[Any]:
+        for number, first, end in ranges:
             yield from read_batches(
-                view, first, end, max_bytes=max_bytes, max_records=max_records, gaps=gaps
-            )
+                self._view(number), first, end,
+                max_bytes=max_bytes, max_records=max_records, gaps=gaps,
+            )  # fmt: skip
 
     def read(
         self,
@@ -492,6 +557,7 @@ class Topic:
         consistency: Consistency = "eventual",
     ) -> Iterator[Record]:
         """The records from `start` to the end as it is now, one by one."""
+        check_limit(limit)
         batches = self.batches(start, stop, shard=shard, gaps=gaps, consistency=consistency)
         return _records(batches, limit)
 
@@ -510,11 +576,13 @@ class Topic:
         Ends when nothing came for `timeout` seconds (never, when None), after `limit` records,
         or when the store is closed.
         """
-        self._existing()
-        begin = positions.parse(start, self._store._context.clock.now_us())
-        cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
-        check_gaps(gaps)
-        return _records(self._follow(cursors, timeout, gaps, consistency), limit)
+        check_limit(limit)
+        return _records(
+            self.follow_batches(
+                start, timeout=timeout, shard=shard, gaps=gaps, consistency=consistency
+            ),
+            limit,
+        )
 
     def follow_batches(
         self,
@@ -527,50 +595,37 @@ class Topic:
     ) -> Iterator[Batch]:
         """As `follow`, by batches."""
         self._existing()
-        begin = positions.parse(start, self._store._context.clock.now_us())
-        cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
-        check_gaps(gaps)
-        return self._follow(cursors, timeout, gaps, consistency)
+        timeout = check_timeout(timeout)
+        return self._follow(self.tail(start, shard=shard, gaps=gaps, consistency=consistency), timeout)
 
-    def _follow(
-        self, cursors: dict[int, int], timeout: float | None, gaps: Gaps, consistency: Consistency
-    ) -> Iterator[Any]:
+    def tail(
+        self, start: Any = "latest", *, shard: int | None = None, gaps: Gaps = "raise",
+        consistency: Consistency = "eventual",
+    ) -> Tail:  # fmt: skip
+        """Cursors from `start` on, to be stepped by hand: `follow` without the waiting."""
+        self._existing()
+        begin = positions.parse(start, self._store._context.clock.now_us())
+        check_gaps(gaps)
+        check_consistency(consistency)
+        cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
+        return Tail(cursors, self._shards, self._view, gaps, consistency)
+
+    def _follow(self, tail: Tail, timeout: float | None) -> Iterator[Any]:
         context = self._store._context
         clock = context.clock
         deadline = None if timeout is None else clock.monotonic() + timeout
         while not context.closed:
             moved = False
-            for number in cursors:
-                view = self._view(number)
-                for batch in read_batches(
-                    view, cursors[number], end_of(view, consistency), gaps=gaps
-                ):
-                    cursors[number] = batch.last + 1
-                    moved = True
-                    yield batch
+            for batch in tail.take():
+                moved = True
+                yield batch
             if moved:
                 deadline = None if timeout is None else clock.monotonic() + timeout
                 continue
             left = 3600.0 if deadline is None else deadline - clock.monotonic()
             if left <= 0:
                 return
-            self._wait(cursors, left, consistency)
-
-    def _wait(self, cursors: dict[int, int], seconds: float, consistency: Consistency) -> None:
-        """Until there is more: woken by a writer in this process, looking for one in another."""
-        own = [self._shards[number] for number in cursors]
-        if consistency == "strong" or not all(s.writing or s.durability == "ephemeral" for s in own):
-            time.sleep(min(POLL_SECONDS, seconds))
-            return
-        if len(own) == 1:
-            own[0].wait_beyond(cursors[own[0].number], seconds)
-            return
-        waiter = Lock()
-        waiter.acquire()
-        for shard in own:
-            shard.add_waiter(waiter)
-        if all(shard.visible <= cursors[shard.number] for shard in own):
-            waiter.acquire(timeout=seconds)
+            tail.wait(left)
 
     @overload
     def __getitem__(self, place: int) -> Record: ...
@@ -588,21 +643,39 @@ class Topic:
               gaps: Gaps = "raise") -> Slice:  # fmt: skip
         """A lazy part of the topic, for iterating and for polars, pandas, duckdb and pyarrow."""
         self._existing()
-        text = f"<slice {start!r}:{stop!r} of {self!r}>"
-        return Slice(lambda: self.batches(start, stop, shard=shard, gaps=gaps), text)
+        check_gaps(gaps)
+        context = self._store._context
+        for place in (start, stop):
+            positions.parse(place, context.clock.now_us())
+
+        def settle() -> list[Range]:
+            context.require_open()
+            now = context.clock.now_us()
+            finish = None if stop is None else positions.parse(stop, now)
+            return self._ranges(positions.parse(start, now), finish, shard)
+
+        def read(ranges: list[Range]) -> Iterator[Batch | Gap]:
+            return self._batches(ranges, BATCH_BYTES, 0, gaps)
+
+        def count(ranges: list[Range]) -> int:
+            return sum(count_records(self._view(number), a, b) for number, a, b in ranges)
+
+        return Slice(settle, read, count, f"<slice {start!r}:{stop!r} of {self!r}>")
 
     def get(self, offset: int, shard: int = 0) -> Record:
         """The record with this offset; negative offsets count from the end."""
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise InvalidOption(f"an offset is a whole number, not {offset!r}")
-        self._existing()
-        view = self._view(shard)
+        view = self._known_view(shard, offset)
         place = offset if offset >= 0 else view.visible + offset
         if not earliest_of(view) <= place < view.visible:
             raise OffsetOutOfRange(
                 f"topic {self.name!r} shard {shard} has offsets {earliest_of(view)}.."
                 f"{view.visible - 1}, not {offset}"
             )
+        record = read_one(view, place)
+        if record is not None:
+            return record
         for batch in read_batches(view, place, place + 1, max_records=1):
             if isinstance(batch, Batch):
                 return batch.records()[0]
@@ -612,18 +685,15 @@ class Topic:
 
     def end(self, shard: int = 0) -> int:
         """The offset behind the last record that readers see."""
-        self._existing()
-        return self._view(shard).visible
+        return self._views(shard)[0].visible
 
     def earliest(self, shard: int = 0) -> int:
         """The first offset that is still there."""
-        self._existing()
-        return earliest_of(self._view(shard))
+        return earliest_of(self._views(shard)[0])
 
     def durable(self, shard: int = 0) -> int:
         """The offset behind the last record that survives power loss."""
-        self._existing()
-        return self._view(shard).durable
+        return self._views(shard)[0].durable
 
     def __len__(self) -> int:
         """How many records readers see, over all shards."""
@@ -631,7 +701,7 @@ class Topic:
 
     def counters(self, shard: int = 0) -> dict[str, int]:
         """Every counter of a shard's page, also while another process writes it."""
-        self._existing()
+        self._views(shard)
         page = self._shards[shard].counters or self._followers[shard]._page()
         return page.as_dict() if page is not None else {}
 
@@ -649,8 +719,7 @@ class BatchWriter:
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
     ) -> None:  # fmt: skip
         """Add a record to the batch. Nothing is written yet."""
-        limit = self._topic._store._context_limit(self._topic)
-        checked = intake.value_of(value, limit)
+        checked = intake.value_of(value, self._topic._limit())
         extra = intake.extra_of(key, tag, node, headers, timestamp)
         self._records.append(Record(checked, *extra) if extra is not None else checked)
 
@@ -671,6 +740,8 @@ class BatchWriter:
 
 def _records(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
     left = limit
+    if left == 0:
+        return
     for batch in batches:
         if isinstance(batch, Gap):
             yield batch

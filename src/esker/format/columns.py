@@ -16,7 +16,7 @@ in a mapped file *is* the Arrow arrays, and reading it copies nothing.
 
 Two ways in. `from_lists` takes Python lists, as the buffered append collects them; `from_arrow`
 takes Arrow arrays and does no Python per record. Few records are packed in plain Python, because
-below about a dozen a call into Arrow costs more than the records do.
+below a few dozen a call into Arrow costs more than the records do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ TAGS: Final = 4
 NODES: Final = 8
 HEADERS: Final = 16
 
-FEW: Final = 12
+FEW: Final = 32
+_NO_MORE: Final = (None, None, None, None)
 
 _PAD: Final = [b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0"]
 _BINARY: Final = pa.binary()
@@ -107,13 +108,23 @@ class Body(NamedTuple):
     max_timestamp: int
 
 
+def one(value: bytes, now_us: int) -> Body:
+    """The body of a single plain record, as `from_lists([value], {}, now_us)` makes it."""
+    size = len(value)
+    body = b"".join((_ONE.pack(0, size), value, _PAD[size & 7]))
+    return Body([body], len(body), 0, 1, now_us, now_us)
+
+
+_ONE: Final = struct.Struct("<ii")
+
+
 # ---- Python lists in ---------------------------------------------------------------------
 
 
 def from_lists(values: Sequence[bytes], extras: Mapping[int, Extra], now_us: int) -> Body:
     """Encode records collected one by one; `extras` holds what some of them carry besides."""
     count = len(values)
-    if count > FEW or any(extra[3] for extra in extras.values()):
+    if count > FEW or (extras and any(extra[3] for extra in extras.values())):
         return from_arrow(to_columns(values, extras, now_us))
     low = high = now_us
     bits = 0
@@ -204,6 +215,8 @@ HEADER_MAP: Final = pa.map_(pa.string(), pa.binary())
 
 def from_arrow(columns: Columns) -> Body:
     """Encode Arrow arrays. The big buffers are passed on, not copied."""
+    if columns[2:] == _NO_MORE and isinstance(columns.timestamps, int):
+        return _plain(columns.values, columns.timestamps)
     low, high = columns.time_range()
     if low == high and not isinstance(columns.timestamps, int):
         columns = columns._replace(timestamps=low)
@@ -226,6 +239,25 @@ def from_arrow(columns: Columns) -> Body:
             size = _add(parts, part, size)
     size = _add(parts, value_data, size)
     return Body(parts, size, columns.bits, count, low, high)
+
+
+def _plain(values: Any, stamp: int) -> Body:
+    """Values alone, all of one time: the commonest body there is."""
+    count = len(values)
+    offsets, data = binary_parts(values)
+    size = (count + 1) * 4
+    parts = [offsets]
+    if size & 7:
+        parts.append(_PAD[4])
+        size += 4
+    length = len(data)
+    if length:
+        parts.append(data)
+        size += length
+        if length & 7:
+            parts.append(_PAD[length & 7])
+            size += 8 - (length & 7)
+    return Body(parts, size, 0, count, stamp, stamp)
 
 
 def _add(parts: list[Any], data: Any, size: int) -> int:

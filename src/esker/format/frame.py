@@ -42,7 +42,8 @@ DATA: Final = 1  # records, as columns
 CONFIG: Final = 2  # JSON: the topic's name and options, first frame of every segment
 MARK: Final = 3  # no body: carries a synced position, written by a clean close
 FOOTER: Final = 4  # the frame directory, last frame of a sealed segment
-KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER))
+HOLE: Final = 5  # zeros: records were damaged here, and a repair has declared them lost
+KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE))
 
 # codecs
 PLAIN: Final = 0
@@ -116,6 +117,18 @@ def encode_header(
     )  # fmt: skip
     check = checksum(prefix, (salt + position) & MASK64)
     return prefix + _CHECK.pack(check), check
+
+
+def data_header(
+    position: int, salt: int, codec: int, columns: int, body_size: int, raw_size: int, count: int,
+    first_row: int, low: int, high: int, synced: int, flags: int, body_checksum: int,
+) -> bytes:  # fmt: skip
+    """`encode_header` for a data frame, by position: the one that is made for every commit."""
+    prefix = _PREFIX.pack(
+        MAGIC, VERSION, DATA, codec, columns, body_size, raw_size, count, first_row,
+        low, high, synced, flags, body_checksum,
+    )  # fmt: skip
+    return prefix + _CHECK.pack(checksum(prefix, (salt + position) & MASK64))
 
 
 def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Damage:

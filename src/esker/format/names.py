@@ -29,10 +29,10 @@ COUNTERS: Final = "counters"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 
-_CATALOG = re.compile(r"catalog-(\d{8,})")
-_SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)")
-_JOURNAL = re.compile(r"(\d{8,})\.journal")
-_NUMBER = re.compile(r"\d{4,}")
+_CATALOG = re.compile(r"catalog-(\d{8,})", re.ASCII)
+_SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)", re.ASCII)
+_JOURNAL = re.compile(r"(\d{8,})\.journal", re.ASCII)
+_NUMBER = re.compile(r"\d{4,}", re.ASCII)
 
 
 class SegmentName(NamedTuple):

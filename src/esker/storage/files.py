@@ -137,29 +137,29 @@ class RealFile:
     def write(self, position: int, parts: Sequence[Any]) -> None:
         try:
             if len(parts) == 1:
-                part = parts[0]
-                done = os.pwrite(self._fd, part, position)
-                if done == len(part):
-                    return
-                parts = [memoryview(part)[done:]]
-                position += done
-            self._write_parts(position, parts)
+                size = len(parts[0])
+                done = os.pwrite(self._fd, parts[0], position)
+            else:
+                size = sum(map(len, parts))
+                done = os.pwritev(self._fd, parts[:IOV_MAX], position)
+            if done != size:  # a short write, or more buffers than one call takes
+                self._write_rest(position, parts, done)
         except OSError as problem:
             raise told(problem, "write to", self.path) from problem
 
-    def _write_parts(self, position: int, parts: Sequence[Any]) -> None:
+    def _write_rest(self, position: int, parts: Sequence[Any], done: int) -> None:
         views = [memoryview(part).cast("B") for part in parts if len(part)]
-        while views:
-            some = views[:IOV_MAX]
-            done = os.pwritev(self._fd, some, position)
+        while True:
             if done == 0:
                 raise OSError(errno.EIO, "the disk took no bytes")
             position += done
             while views and done >= len(views[0]):
                 done -= len(views[0])
                 del views[0]
-            if done:
-                views[0] = views[0][done:]
+            if not views:
+                return
+            views[0] = views[0][done:]
+            done = os.pwritev(self._fd, views[:IOV_MAX], position)
 
     def sync(self) -> None:
         try:

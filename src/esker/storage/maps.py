@@ -15,6 +15,16 @@ from typing import Any
 from esker.storage.files import Files
 
 
+class Mapping:
+    """A mapped file, and the frames of it that were decoded; both go together."""
+
+    __slots__ = ("data", "decoded")
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.decoded: dict[int, Any] = {}
+
+
 class Maps:
     """A bounded cache of mappings, shared by all readers of a store."""
 
@@ -22,13 +32,13 @@ class Maps:
         self._files = files
         self._limit = limit_bytes
         self._lock = threading.Lock()  # guards everything below
-        self._maps: OrderedDict[str, Any] = OrderedDict()
+        self._maps: OrderedDict[str, Mapping] = OrderedDict()
         self.bytes = 0
         self.made = 0
         self.dropped = 0
         self.hits = 0
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> Mapping:
         """The mapping of a sealed file."""
         with self._lock:
             mapped = self._maps.get(path)
@@ -38,7 +48,7 @@ class Maps:
                 return mapped
         file = self._files.open(path, "r")
         try:
-            mapped = file.map()
+            mapped = Mapping(file.map())
         finally:
             file.close()
         with self._lock:
@@ -47,10 +57,10 @@ class Maps:
                 return known
             self._maps[path] = mapped
             self.made += 1
-            self.bytes += len(mapped)
+            self.bytes += len(mapped.data)
             while self.bytes > self._limit and len(self._maps) > 1:
                 _, old = self._maps.popitem(last=False)
-                self.bytes -= len(old)
+                self.bytes -= len(old.data)
                 self.dropped += 1
         return mapped
 
@@ -59,7 +69,7 @@ class Maps:
         with self._lock:
             old = self._maps.pop(path, None)
             if old is not None:
-                self.bytes -= len(old)
+                self.bytes -= len(old.data)
                 self.dropped += 1
 
     def clear(self) -> None:

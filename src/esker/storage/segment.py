@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from esker.errors import Corruption, FormatTooNew
+from esker.errors import Corruption, DiskFull, FormatTooNew
 from esker.format import columns as cols
 from esker.format import frame, names
 from esker.format import segment as fmt
@@ -35,6 +35,9 @@ from esker.storage.files import File, Files, join, parent
 from esker.storage.maps import Maps
 
 _READ_PIECE: Final = 1 << 20
+ALLOCATE_MIN: Final = 64 << 10
+ALLOCATE_MAX: Final = 8 << 20
+DECODED_MAX: Final = 1024  # decoded frames kept a mapping; they hold pointers, not data
 
 
 class Compress(NamedTuple):
@@ -61,6 +64,7 @@ class Segment(Protocol):
     @property
     def rows(self) -> int: ...
     def read(self, row: int, stop: int, max_bytes: int) -> tuple[int, Columns]: ...
+    def at(self, row: int) -> tuple[Columns, int]: ...
     def find_time(self, timestamp: int, stop: int) -> int: ...
 
 
@@ -68,23 +72,20 @@ def pack(
     body: Body, position: int, salt: int, first_row: int, synced: int, flags: int, how: Compress
 ) -> tuple[list[Any], int, bytes]:
     """A body as a frame: buffers to write, bytes they take, and the header."""
-    parts: list[Any] = body.parts
-    size, codec = body.size, frame.PLAIN
+    parts, size, codec = body.parts, body.size, frame.PLAIN
     if how.codec and size >= max(how.min_bytes, 1):
         small = pa.compress(b"".join(parts), "zstd", asbytes=True)
         if len(small) * 8 < size * 7:
             parts, size, codec = [small, bytes(-len(small) & 7)], len(small), frame.ZSTD
-    if codec:
+    if codec or len(parts) == 1:
         check = checksum(parts[0], salt)
     else:
-        check = checksum(parts[0], salt) if len(parts) == 1 else checksum_parts(parts, salt)
-    head, _ = frame.encode_header(
-        kind=frame.DATA, position=position, salt=salt, body_size=size, body_checksum=check,
-        raw_size=body.size, codec=codec, columns=body.bits, count=body.count,
-        first_row=first_row, min_timestamp=body.min_timestamp, max_timestamp=body.max_timestamp,
-        synced=synced, flags=flags,
+        check = checksum_parts(parts, salt)
+    head = frame.data_header(
+        position, salt, codec, body.bits, size, body.size, body.count, first_row,
+        body.min_timestamp, body.max_timestamp, synced, flags, check,
     )  # fmt: skip
-    return [head, *parts], HEADER_SIZE + frame.padded(size), head
+    return [head, *parts], HEADER_SIZE + ((size + 7) & -8), head
 
 
 class _Directory:
@@ -124,6 +125,8 @@ class LogSegment:
         self.in_file = 0  # durable up to here in the file itself
         self.value_bytes = 0
         self.damaged = False
+        self.allocated = 0  # room taken ahead of the end, zeros; 0 when none is
+        self._decoded: tuple[int, Any] = (-1, None)  # the frame last looked into
         self._chain = Hasher()
 
     # -- writing --
@@ -198,6 +201,23 @@ class LogSegment:
         self.end += size
         self.next_row += body.count
 
+    def allocate_ahead(self, size: int, limit: int) -> None:
+        """Take room in growing steps, so that a sync need not write a new file size each time."""
+        if self.end + size > self.allocated:
+            step = min(max(self.end, ALLOCATE_MIN), ALLOCATE_MAX)
+            self.allocated = max(min(self.end + step, limit), self.end + size)
+            try:
+                self.file.allocate(self.allocated)
+            except DiskFull:
+                self.allocated = self.end + size  # there may still be room for this one
+
+    def trim(self) -> None:
+        """Give back the room that was taken ahead."""
+        if self.allocated:
+            self.allocated = 0
+            if self.file.size() > self.end:
+                self.file.truncate(self.end)
+
     def mark(self) -> None:
         """A frame without records that says: all before it is durable. Written by a clean close."""
         head, _ = frame.encode_header(
@@ -213,6 +233,7 @@ class LogSegment:
         """Remove what a failed write may have left behind the end, durably."""
         if self.file.size() > self.end:
             self.file.truncate(self.end)
+        self.allocated = 0
         self.file.sync()
         self.in_file = self.synced = self.end
 
@@ -259,10 +280,11 @@ class LogSegment:
         last = first + 1
         begin = directory.positions[first]
         limit = min(max_bytes, _READ_PIECE)
-        while (
+        while (  # small frames are read together, a large one alone
             last < frames
             and directory.first_rows[last] < stop
             and directory.positions[last] - begin < limit
+            and directory.positions[last] - directory.positions[last - 1] < FRAME_MERGE_BELOW
         ):
             last += 1
         end = directory.positions[last] if last < frames else self.end
@@ -272,7 +294,10 @@ class LogSegment:
             after = found[1][1].first_row if len(found) > 1 else stop
             raise self._missing(row, after)
         take = _run(found)
-        columns = merge.merge(found[:take], self.path)
+        if take == 1:
+            columns = merge.decode(found[0][1], found[0][2], self.path, found[0][0])
+        else:
+            columns = merge.merge(found[:take], self.path)
         return _cut(columns, found[0][1].first_row, row, stop)
 
     def _frames(self, data: memoryview, begin: int) -> Iterator[tuple[int, Header, Any]]:
@@ -316,6 +341,19 @@ class LogSegment:
             reason, path=self.path, position=position, first=base + first, last=base + last - 1
         )
 
+    def at(self, row: int) -> tuple[Columns, int]:
+        """The decoded frame that holds a row, and the row's place in it; for single look-ups."""
+        frame_at = bisect_right(self.directory.first_rows, row) - 1
+        first, columns = self._decoded
+        if first != frame_at:
+            row_of_frame = self.directory.first_rows[frame_at]
+            _, columns = self.read(row_of_frame, self.next_row, 1)
+            self._decoded = (frame_at, columns)
+        place = row - self.directory.first_rows[frame_at]
+        if place >= columns.count:
+            self.read(row, row + 1, 1)  # damaged on disk: raises, and says where
+        return columns, place
+
     def find_time(self, timestamp: int, stop: int) -> int:
         """The first row at or after a time; `stop` when there is none."""
         frames = len(self.directory.positions)
@@ -334,6 +372,7 @@ class LogSegment:
         self, files: Files, how: Compress = NO_COMPRESSION, *, merging: bool = True
     ) -> SealedSegment:
         """Make the sealed file. The log is synced first; the directory last."""
+        self.trim()
         self.sync(self.end)
         folder = parent(self.path)
         target = join(
@@ -536,7 +575,7 @@ class SealedSegment:
 
     def data(self) -> Any:
         assert self._maps is not None, "a sealed segment is read through a map cache"
-        return self._maps.get(self.path)
+        return self._maps.get(self.path).data
 
     def _load(self) -> None:
         data = self.data()
@@ -637,6 +676,24 @@ class SealedSegment:
         return Corruption(
             reason, path=self.path, position=position, first=base + rows[at], last=base + last - 1
         )
+
+    def at(self, row: int) -> tuple[Columns, int]:
+        """The decoded frame that holds a row, and the row's place in it; for single look-ups."""
+        assert self._maps is not None
+        mapping = self._maps.get(self.path)
+        footer = self.footer
+        at = bisect_right(footer.first_rows, row) - 1
+        columns = mapping.decoded.get(at)
+        if columns is None:
+            item = self._frame(memoryview(mapping.data), at, footer.positions[at], footer)
+            columns = merge.decode(item[1], item[2], self.path, item[0])
+            if len(mapping.decoded) >= DECODED_MAX:
+                mapping.decoded.clear()
+            mapping.decoded[at] = columns
+        place = row - footer.first_rows[at]
+        if place >= columns.count:
+            self.read(row, row + 1, 1)  # damaged on disk: raises, and says where
+        return columns, place
 
     def find_time(self, timestamp: int, stop: int) -> int:
         footer = self.footer

@@ -1,0 +1,374 @@
+"""The asyncio twin: the same verbs, and a loop that never waits for a disk.
+
+    async with await esker.aopen("data") as store:       # or: async with esker.aopen("data")
+        offset = await store["orders"].append(b"…", wait=True)
+        async for record in store["orders"].read("earliest"): …
+
+There is one engine. This is a thin shell over it: whatever may touch a file runs in a small pool
+of threads that belongs to the store. A buffered append that finds room needs no file, so it is
+done at once. Appends that wait are collected: all that the loop's tasks submit while one commit
+is under way go into the next one together, so a thousand tasks that wait for durability cost one
+round and not a thousand threads.
+
+Cancelling a task that waits does not take its record back: it is in a round or will be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
+from types import TracebackType
+from typing import Any, TypeVar
+
+from esker.engine import intake
+from esker.engine.batch import Batch
+from esker.engine.committer import Ticket
+from esker.engine.recovery import Recovery
+from esker.engine.slices import Slice
+from esker.engine.store import Mode, Store, open_store
+from esker.engine.topic import Topic
+from esker.errors import CommitTimeout, WouldBlock
+from esker.records import Offset, Record, Span, Spans
+
+T = TypeVar("T")
+THREADS = 4
+_END: Any = object()
+
+
+class _Opening:
+    """What `aopen` returns: await it, or enter it."""
+
+    def __init__(self, opening: Callable[[], Store]) -> None:
+        self._opening = opening
+        self._store: AsyncStore | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncStore]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncStore:
+        pool = ThreadPoolExecutor(THREADS, "esker-aio")
+        try:
+            store = await asyncio.get_running_loop().run_in_executor(pool, self._opening)
+        except BaseException:
+            pool.shutdown(wait=False)
+            raise
+        return AsyncStore(store, pool)
+
+    async def __aenter__(self) -> AsyncStore:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self._store is not None:
+            await self._store.close()
+
+
+def aopen(path: str | PathLike[str], mode: Mode = "rw", **options: Any) -> _Opening:
+    """As `esker.open`, for asyncio: `async with esker.aopen("data") as store`."""
+    return _Opening(lambda: open_store(path, mode, **options))
+
+
+class AsyncStore:
+    """A store whose verbs are awaited."""
+
+    def __init__(self, store: Store, pool: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._pool = pool
+        self._topics: dict[str, AsyncTopic] = {}
+        self._rounds = _Rounds(self)
+
+    def __getitem__(self, name: str) -> AsyncTopic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = AsyncTopic(self, self._store[name])
+        return topic
+
+    async def create(self, name: str, *, exist_ok: bool = False, **options: Any) -> AsyncTopic:
+        await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
+        return self[name]
+
+    async def topics(self) -> list[str]:
+        """The names of the topics, sorted."""
+        return await self._run(lambda: list(self._store))
+
+    async def flush(self) -> None:
+        await self._run(self._store.flush)
+
+    async def sync(self) -> None:
+        await self._run(self._store.sync)
+
+    @property
+    def recovery(self) -> Recovery:
+        return self._store.recovery
+
+    @property
+    def path(self) -> str:
+        return self._store.path
+
+    def statistics(self) -> dict[str, int]:
+        return self._store.statistics()
+
+    async def close(self) -> None:
+        """Write and sync everything; waits for appends that are under way."""
+        await self._rounds.idle()
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._pool, self._store.close)
+        finally:
+            self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> AsyncStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await self.close()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        self._store._context.require_open()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def _iterate(self, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+        """An iterator whose every step may touch the disk, stepped in the pool."""
+        iterator = await self._run(make)
+        while True:
+            item = await self._run(lambda: next(iterator, _END))
+            if item is _END:
+                return
+            yield item
+
+
+class _Rounds:
+    """Collects appends that wait, and commits them together."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+        self._waiting: list[tuple[Ticket, asyncio.Future[int]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    def submit(self, ticket: Ticket) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ticket, future))
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._drain())
+        return future
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                taken, self._waiting = self._waiting, []
+                await self._commit(taken)
+        finally:
+            self._running = None
+
+    async def _commit(self, taken: list[tuple[Ticket, asyncio.Future[int]]]) -> None:
+        committer = self._store._store._context.committer
+        tickets = [ticket for ticket, _ in taken]
+        try:
+            await self._store._run(lambda: committer.run_round(tickets))
+        except Exception as problem:
+            for ticket in tickets:
+                ticket.error = ticket.error or problem
+        for ticket, future in taken:
+            if future.done():
+                continue  # its task was cancelled; the record is written all the same
+            if ticket.error is not None:
+                future.set_exception(ticket.error)
+            else:
+                future.set_result(ticket.first)
+
+    async def idle(self) -> None:
+        while self._running is not None:
+            await asyncio.shield(self._running)
+
+
+class AsyncTopic:
+    """A topic whose verbs are awaited."""
+
+    def __init__(self, store: AsyncStore, topic: Topic) -> None:
+        self._store = store
+        self._topic = topic
+        self.name = topic.name
+
+    def __repr__(self) -> str:
+        return f"<async {self._topic!r}>"
+
+    async def append(
+        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
+        wait: bool | float = False,
+    ) -> int:  # fmt: skip
+        """As `Topic.append`. With wait, all tasks that wait share one commit."""
+        topic = self._topic
+        if wait is False:
+            fields = (key, tag, node, headers, timestamp)
+            if topic.ready:
+                with contextlib.suppress(WouldBlock):
+                    return topic.append_nowait(value, *fields)
+            return await self._store._run(lambda: topic.append(value, *fields))
+        if topic._entry is None:
+            await self._store._run(topic._created)
+        wait = intake.wait_of(wait)
+        checked = intake.value_of(value, topic._limit())
+        extra = intake.extra_of(key, tag, node, headers, timestamp)
+        topic._store._context.require_writable()
+        shard = topic._shard_for(extra[0] if extra else None)
+        ticket = Ticket(shard, [checked], {0: extra} if extra is not None else {})
+        future = self._store._rounds.submit(ticket)
+        offset = await self._within(future, wait)
+        return offset if topic.shards == 1 else Offset(offset, shard.number)
+
+    @staticmethod
+    async def _within(future: asyncio.Future[int], wait: bool | float) -> int:
+        if wait is True:
+            return await future
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), float(wait))
+        except TimeoutError:
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise CommitTimeout(f"not committed within {wait} s; it may still be") from None
+
+    async def append_many(self, records: Iterable[Any], wait: bool | float = False) -> Span | Spans:
+        return await self._store._run(lambda: self._topic.append_many(records, wait))
+
+    async def append_arrow(self, data: Any, wait: bool | float = False) -> Span | Spans:
+        return await self._store._run(lambda: self._topic.append_arrow(data, wait))
+
+    def batch(self) -> AsyncBatch:
+        """`async with topic.batch() as b: b.append(...)`: one atomic batch."""
+        return AsyncBatch(self)
+
+    async def flush(self) -> None:
+        await self._store._run(self._topic.flush)
+
+    async def sync(self) -> None:
+        await self._store._run(self._topic.sync)
+
+    def batches(self, start: Any = "earliest", stop: Any = None, **how: Any) -> AsyncIterator[Batch]:
+        return self._store._iterate(lambda: self._topic.batches(start, stop, **how))
+
+    async def read(
+        self, start: Any = "earliest", stop: Any = None, *, limit: int | None = None, **how: Any
+    ) -> AsyncIterator[Record]:
+        left = limit
+        async for batch in self.batches(start, stop, **how):
+            for record in batch.records() if isinstance(batch, Batch) else [batch]:
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
+                yield record
+
+    async def follow(
+        self, start: Any = "latest", *, timeout: float | None = None, limit: int | None = None,
+        **how: Any,
+    ) -> AsyncIterator[Record]:  # fmt: skip
+        left = limit
+        async for batch in self.follow_batches(start, timeout=timeout, **how):
+            for record in batch.records() if isinstance(batch, Batch) else [batch]:
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
+                yield record
+            if left == 0:
+                return
+
+    async def follow_batches(
+        self, start: Any = "latest", *, timeout: float | None = None, **how: Any
+    ) -> AsyncIterator[Batch]:
+        """Batches as they come. Waits on the loop's side, so that no thread is held by a tail."""
+        steps = await self._store._run(lambda: self._topic.tail(start, **how))
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while not self._store._store._context.closed:
+            batches = await self._store._run(lambda: list(steps.take()))
+            for batch in batches:
+                yield batch
+            if batches:
+                deadline = None if timeout is None else loop.time() + timeout
+                continue
+            if deadline is not None and loop.time() >= deadline:
+                return
+            await self._wait(steps, deadline)
+
+    async def _wait(self, steps: Any, deadline: float | None) -> None:
+        """Until there is something new: woken by a writer in this process, else looking."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        waiter = _Waiter(loop, woken)
+        limit = 3600.0 if deadline is None else max(0.0, deadline - loop.time())
+        if steps.watch(waiter):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), limit)
+        else:
+            await asyncio.sleep(min(limit, 0.002))
+
+    async def get(self, offset: int, shard: int = 0) -> Record:
+        return await self._store._run(lambda: self._topic.get(offset, shard))
+
+    def slice(self, start: Any = None, stop: Any = None, **how: Any) -> Slice:
+        """A lazy part of the topic. Reading it blocks: use `to_arrow` to have it off the loop."""
+        return self._topic.slice(start, stop, **how)
+
+    async def to_arrow(self, start: Any = None, stop: Any = None, **how: Any) -> Any:
+        """The records as a pyarrow.Table."""
+        return await self._store._run(lambda: self._topic.slice(start, stop, **how).to_arrow())
+
+    async def end(self, shard: int = 0) -> int:
+        return await self._store._run(lambda: self._topic.end(shard))
+
+    async def earliest(self, shard: int = 0) -> int:
+        return await self._store._run(lambda: self._topic.earliest(shard))
+
+    async def durable(self, shard: int = 0) -> int:
+        return await self._store._run(lambda: self._topic.durable(shard))
+
+    async def count(self) -> int:
+        """How many records readers see."""
+        return await self._store._run(lambda: len(self._topic))
+
+    async def counters(self, shard: int = 0) -> dict[str, int]:
+        return await self._store._run(lambda: self._topic.counters(shard))
+
+
+class _Waiter:
+    """What a shard releases as it would a lock; it wakes a task."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
+        self._loop = loop
+        self._woken = woken
+
+    def release(self) -> None:
+        self._loop.call_soon_threadsafe(self._woken.set)
+
+
+class AsyncBatch:
+    """Collects records for one atomic batch; written when the block ends."""
+
+    def __init__(self, topic: AsyncTopic) -> None:
+        self._topic = topic
+        self._batch = topic._topic.batch()
+        self.span: Span | Spans | None = None
+
+    def append(self, value: bytes | str, *args: Any, **fields: Any) -> None:
+        self._batch.append(value, *args, **fields)
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    async def __aenter__(self) -> AsyncBatch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await self._topic._store._run(lambda: self._batch.__exit__(kind, problem, trace))
+        self.span = self._batch.span

@@ -1,0 +1,70 @@
+"""Following a topic: what came since the last look, and how to wait for more.
+
+A tail holds one cursor a shard. `take` yields what is there; `wait` blocks until there is more:
+woken by a writer of this process, looking every two milliseconds for one in another. `watch` is
+for callers that have their own way of waiting (asyncio).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any
+
+from esker.engine.reader import Consistency, Gaps, View, end_of, read_batches
+from esker.engine.shard import Shard
+
+POLL_SECONDS = 0.002  # how often a follower in another process looks
+
+
+class Tail:
+    """Cursors into the shards of a topic."""
+
+    def __init__(
+        self, cursors: dict[int, int], shards: list[Shard], view: Callable[[int], View],
+        gaps: Gaps, consistency: Consistency,
+    ) -> None:  # fmt: skip
+        self.cursors = cursors
+        self._shards = [shards[number] for number in cursors]
+        self._view = view
+        self._gaps = gaps
+        self._consistency = consistency
+
+    def take(self) -> Iterator[Any]:
+        """Batches (and gaps) from the cursors to the end as it is now; the cursors move along."""
+        for number in self.cursors:
+            view = self._view(number)
+            end = end_of(view, self._consistency)
+            for batch in read_batches(view, self.cursors[number], end, gaps=self._gaps):
+                self.cursors[number] = batch.last + 1
+                yield batch
+            if self._gaps == "skip":  # a skipped gap yields nothing, and is behind us all the same
+                self.cursors[number] = max(self.cursors[number], end)
+
+    def watch(self, waiter: Any) -> bool:
+        """Have `waiter` released when there is more. False when one has to look instead."""
+        if self._consistency == "strong" or not all(
+            shard.writing or shard.durability == "ephemeral" for shard in self._shards
+        ):
+            return False
+        for shard in self._shards:
+            shard.add_waiter(waiter)
+        if self._more():  # it came between the last look and the registration
+            waiter.release()
+        return True
+
+    def _more(self) -> bool:
+        return any(
+            shard.context.closed or shard.visible > self.cursors[shard.number]
+            for shard in self._shards
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Until there may be more, or the time is up."""
+        waiter = Lock()
+        waiter.acquire()
+        if not self.watch(waiter):
+            time.sleep(min(POLL_SECONDS, seconds))
+        elif not self._more():
+            waiter.acquire(timeout=seconds)

@@ -1,0 +1,55 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+import esker
+
+settings.register_profile("esker", deadline=None)  # a test is never failed by a busy machine
+settings.load_profile("esker")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[esker.Store]:
+    """A fresh store on a real disk."""
+    with esker.open(tmp_path / "data") as opened:
+        yield opened
+
+
+def _open_files(root: Path) -> set[str]:
+    """Paths below a directory that this process has open or mapped, deleted ones included."""
+    inside = f"{root}/"
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if path.startswith(inside):
+            found.add(path)
+    return found
+
+
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("esker")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test after which files of its directory are open or threads of Esker run."""
+    before = _threads()
+    used = "tmp_path" in request.fixturenames
+    root = request.getfixturevalue("tmp_path") if used else None
+    yield
+    assert _threads() <= before, "threads of a store outlive it"
+    if root is not None and _open_files(root):
+        gc.collect()  # what only a cycle holds, such as a caught exception, is not a leak
+        assert not _open_files(root), "files are still open after the test"

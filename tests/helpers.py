@@ -1,0 +1,283 @@
+"""What many tests need: a clock to move by hand, disks that refuse, processes to kill."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from esker.storage.files import SYSTEM_FILES, told
+from esker.storage.memory import MemoryFiles
+
+PATIENCE = 60.0  # seconds after which a test that waits is taken to hang
+
+
+class HandClock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self, now_us: int = 1_800_000_000_000_000) -> None:
+        self.us = now_us
+        self.seconds = 1_000.0
+
+    def now_us(self) -> int:
+        return self.us
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def forward(self, seconds: float) -> None:
+        self.us += int(seconds * 1_000_000)
+        self.seconds += seconds
+
+
+class Refusing:
+    """A file system that passes calls on until it is told to refuse some of them.
+
+    `refuse("write", errno.ENOSPC)` makes every write fail; with `paths` only those whose path
+    contains the text. `calls` lists what was asked, so that a test can say what was not.
+    """
+
+    def __init__(self, files: Any = SYSTEM_FILES) -> None:
+        self._files = files
+        self._refused: dict[str, tuple[int, str]] = {}
+        self.calls: list[tuple[str, str]] = []
+
+    def refuse(self, call: str, number: int, paths: str = "") -> None:
+        self._refused[call] = (number, paths)
+
+    def allow(self) -> None:
+        self._refused.clear()
+
+    def check(self, call: str, path: str) -> None:
+        self.calls.append((call, path))
+        number, paths = self._refused.get(call, (0, ""))
+        if number and paths in path:
+            raise told(OSError(number, os.strerror(number)), call, path)
+
+    def open(self, path: str, mode: Any) -> RefusingFile:
+        self.check("create" if mode == "create" else "open", path)
+        return RefusingFile(self, self._files.open(path, mode))
+
+    def page(self, path: str, size: int, *, writable: bool) -> Any:
+        self.check("page", path)
+        return self._files.page(path, size, writable=writable)
+
+    def rename(self, old: str, new: str) -> None:
+        self.check("rename", old)
+        self._files.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        self.check("unlink", path)
+        self._files.unlink(path)
+
+    def make_dir(self, path: str) -> None:
+        self.check("make_dir", path)
+        self._files.make_dir(path)
+
+    def sync_dir(self, path: str) -> None:
+        self.check("sync_dir", path)
+        self._files.sync_dir(path)
+
+    def lock(self, path: str, note: str, *, wait: bool = False) -> Any:
+        self.check("lock", path)
+        return self._files.lock(path, note, wait=wait)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+
+class RefusingFile:
+    """An open file of a `Refusing` file system."""
+
+    def __init__(self, files: Refusing, file: Any) -> None:
+        self._files = files
+        self._file = file
+        self.path = file.path
+
+    def write(self, position: int, parts: Any) -> None:
+        self._files.check("write", self.path)
+        self._file.write(position, parts)
+
+    def sync(self) -> None:
+        self._files.check("sync", self.path)
+        self._file.sync()
+
+    def truncate(self, size: int) -> None:
+        self._files.check("truncate", self.path)
+        self._file.truncate(size)
+
+    def allocate(self, size: int) -> None:
+        self._files.check("allocate", self.path)
+        self._file.allocate(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+WRITING = ("create", "write", "sync", "rename", "unlink", "make_dir", "truncate", "allocate")
+
+
+def read_only_disk() -> Refusing:
+    """A disk that answers everything that would change it with EROFS."""
+    files = Refusing()
+    for call in (*WRITING, "lock", "page"):
+        files.refuse(call, errno.EROFS)
+    return files
+
+
+class FixedFiles(MemoryFiles):
+    """A file system in memory on which nothing is left to chance."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__()
+        self._drawn = seed
+
+    def random(self, size: int) -> bytes:
+        drawn = b""
+        while len(drawn) < size:  # splitmix64, so that no library's generator is part of the format
+            self._drawn = (self._drawn + 0x9E3779B97F4A7C15) & (2**64 - 1)
+            z = self._drawn
+            z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+            drawn += (z ^ (z >> 31)).to_bytes(8, "little")
+        return drawn[:size]
+
+    def boot_id(self) -> bytes:
+        return bytes(range(16))
+
+    def pid(self) -> int:
+        return 4242
+
+    def dump(self, target: Path) -> None:
+        """Write all of it to a directory, as a disk would hold it."""
+        for name in sorted(self.dirs):
+            if name != "/":
+                (target / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        contents = {**self.files, **self.pages}
+        for name in sorted(contents):
+            path = target / name.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes(contents[name]))
+
+
+def snapshot(root: Path) -> dict[str, bytes | str]:
+    """Everything under a directory: contents of files, targets of links, names of directories."""
+    found: dict[str, bytes | str] = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = f"link to {os.readlink(path)}"
+        elif path.is_dir():
+            found[name] = "directory"
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+def wait_until(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    """Look again and again until the condition holds, and return what it gave."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.001)
+    raise AssertionError(f"{what} did not come true within {PATIENCE:.0f} s")
+
+
+class Threads:
+    """Threads whose exceptions fail the test."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self.problems: list[BaseException] = []
+
+    def start(self, work: Callable[..., Any], *args: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(*args)
+            except BaseException as problem:
+                self.problems.append(problem)
+
+        thread = threading.Thread(target=run, name=work.__name__, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), f"{thread.name} hangs"
+        if self.problems:
+            raise self.problems[0]
+
+
+class Child:
+    """A Python process that talks to the test by lines."""
+
+    def __init__(self, code: str, *args: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", textwrap.dedent(code), *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def line(self) -> str:
+        """The next line that it prints; its error when it prints none."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            _, error = self.process.communicate(timeout=PATIENCE)
+            raise AssertionError(f"the child ended ({self.process.returncode}): {error}")
+        return line.rstrip("\n")
+
+    def say(self, line: str = "") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def end(self) -> str:
+        """Close its input, wait for it to end well, return the rest that it printed."""
+        out, error = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0, error
+        return out
+
+
+@contextmanager
+def child(code: str, *args: object) -> Iterator[Child]:
+    """A child that is gone when the block ends, whatever happened in it."""
+    started = Child(code, *args)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.kill()
+        started.process.communicate()
+
+
+def raised(call: Callable[[], Any]) -> BaseException | None:
+    """The exception that a call raises, None if it raises none."""
+    try:
+        call()
+    except Exception as problem:
+        return problem
+    return None

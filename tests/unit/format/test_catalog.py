@@ -1,0 +1,123 @@
+"""The store's identity, its catalog, and the topic that each segment names."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esker.format import catalog as fmt
+from esker.format.catalog import Catalog, TopicEntry
+from esker.format.checksum import checksum
+from esker.options import TopicOptions
+
+STORE = bytes(range(16))
+ENTRY = TopicEntry(7, "orders", 1, 1_800_000_000_000_000, TopicOptions(shards=4))
+CATALOG = Catalog(8, (ENTRY,))
+
+
+@given(st.binary(min_size=16, max_size=16), st.integers(-(2**63), 2**63 - 1))
+def test_an_identity_reads_back_and_each_of_its_bits_counts(store: bytes, created: int) -> None:
+    data = fmt.encode_identity(store, created)
+    assert len(data) == fmt.IDENTITY_SIZE
+    assert fmt.decode_identity(data) == (store, created)
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        found = fmt.decode_identity(bytes(flipped))
+        assert isinstance(found, str), f"bit {bit} was believed"
+        assert not found.startswith("version")
+
+
+@given(
+    st.integers(1, 2**31),
+    st.lists(
+        st.builds(
+            TopicEntry,
+            st.integers(1, 2**40),
+            st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,30}", fullmatch=True),
+            st.integers(1, 9),
+            st.integers(0, 2**60),
+            st.builds(
+                TopicOptions,
+                shards=st.integers(1, 1024),
+                durability=st.sampled_from(["fsync", "disk", "memory", "ephemeral"]),
+                compression=st.sampled_from(["none", "zstd"]),
+            ),
+        ),
+        max_size=5,
+    ),
+    st.integers(1, 2**40),
+)
+def test_a_catalog_reads_back_as_it_was_written(
+    next_id: int, topics: list[TopicEntry], generation: int
+) -> None:
+    catalog = Catalog(next_id, tuple(topics))
+    data = fmt.encode_catalog(catalog, generation, STORE)
+    assert fmt.decode_catalog(data, STORE) == (catalog, generation)
+
+
+def test_any_flipped_bit_of_a_catalog_is_told() -> None:
+    data = fmt.encode_catalog(CATALOG, 3, STORE)
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        found = fmt.decode_catalog(bytes(flipped), STORE)
+        assert isinstance(found, str), f"bit {bit} was believed"
+        assert not found.startswith("version")
+
+
+def test_a_catalog_that_is_cut_short_is_told() -> None:
+    data = fmt.encode_catalog(CATALOG, 3, STORE)
+    for kept in range(len(data)):
+        assert isinstance(fmt.decode_catalog(data[:kept], STORE), str)
+
+
+def test_a_catalog_of_another_store_is_told() -> None:
+    data = fmt.encode_catalog(CATALOG, 3, bytes(16))
+    assert fmt.decode_catalog(data, STORE) == "catalog of another store"
+
+
+def resealed(data: bytearray) -> bytes:
+    data[56:64] = struct.pack("<Q", checksum(bytes(data[:56])))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("size", [2**31, 2**32 - 1])
+def test_a_catalog_that_claims_a_huge_body_is_told_and_allocates_nothing(size: int) -> None:
+    data = bytearray(fmt.encode_catalog(CATALOG, 3, STORE))
+    data[16:20] = struct.pack("<I", size)
+    assert isinstance(fmt.decode_catalog(resealed(data), STORE), str)
+
+
+def test_later_versions_are_told_apart_from_damage() -> None:
+    catalog = bytearray(fmt.encode_catalog(CATALOG, 3, STORE))
+    catalog[4:6] = struct.pack("<H", fmt.VERSION + 1)
+    assert fmt.decode_catalog(resealed(catalog), STORE) == f"version {fmt.VERSION + 1}"
+    identity = bytearray(fmt.encode_identity(STORE, 1))
+    identity[8:10] = struct.pack("<H", fmt.VERSION + 1)
+    identity[40:] = struct.pack("<Q", checksum(bytes(identity[:40])))
+    assert fmt.decode_identity(bytes(identity)) == f"version {fmt.VERSION + 1}"
+
+
+def test_a_body_that_is_not_a_catalog_is_told() -> None:
+    for body in (b"", b"[]", b'{"next_id":"x"}', b'{"topics":[{"id":1}]}', b"\xff\xfe"):
+        data = bytearray(fmt.encode_catalog(CATALOG, 3, STORE)[:64] + body)
+        data[16:20] = struct.pack("<I", len(body))
+        data[40:48] = struct.pack("<Q", checksum(body))
+        found = fmt.decode_catalog(resealed(data), STORE)
+        assert isinstance(found, str)
+        assert "cannot be read" in found
+
+
+def test_the_topic_that_a_segment_names_reads_back() -> None:
+    assert fmt.decode_config(fmt.encode_config(ENTRY)) == ENTRY
+    assert isinstance(fmt.decode_config(b"{"), str)
+    assert isinstance(fmt.decode_config(b'{"id":1}'), str)
+
+
+def test_fields_that_a_later_version_adds_are_passed_over() -> None:
+    body = fmt.encode_config(ENTRY)
+    assert fmt.decode_config(body[:-1] + b',"later":[1,2]}') == ENTRY

@@ -1,0 +1,59 @@
+"""File names are numbers, and sort as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esker.format import names
+from esker.format.names import SegmentName
+
+NUMBER = st.integers(0, 10**12)
+OFFSET = st.integers(0, 2**63 - 1)
+
+
+@given(NUMBER, OFFSET, st.booleans())
+def test_a_segment_is_named_and_the_name_read_back(number: int, base: int, sealed: bool) -> None:
+    name = names.segment(number, base, sealed=sealed)
+    assert names.parse_segment(name) == SegmentName(number, base, sealed)
+
+
+@given(NUMBER)
+def test_other_names_read_back_too(number: int) -> None:
+    assert names.parse_catalog(names.catalog(number)) == number
+    assert names.parse_journal(names.journal(number)) == number
+    assert names.parse_number(names.topic(number)) == number
+    assert names.parse_number(names.shard(number)) == number
+
+
+@given(st.lists(st.tuples(NUMBER, OFFSET), unique_by=lambda pair: pair[0], max_size=8))
+def test_segments_sort_by_number_whatever_its_width(pairs: list[tuple[int, int]]) -> None:
+    found = sorted(
+        parsed
+        for number, base in pairs
+        if (parsed := names.parse_segment(names.segment(number, base, sealed=False))) is not None
+    )
+    assert [name.segment for name in found] == sorted(number for number, _ in pairs)
+
+
+def test_the_segment_after_99999999_comes_after_it() -> None:
+    before, after = (names.segment(n, n, sealed=False) for n in (99_999_999, 100_000_000))
+    assert after < before, "as text they are in the wrong order"
+    assert names.parse_segment(before) < names.parse_segment(after)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "notes.txt", "00000001-00000000000000000000.log.tmp", "00000001-0.log", "1-2.seg",
+     "00000001-00000000000000000000.seg ", "00000001-00000000000000000000.SEG",
+     "٠٠٠٠٠٠٠١-00000000000000000000.log", "00000001-00000000000000000000.log\n",
+     "-0000001-00000000000000000000.log", "../00000001-00000000000000000000.log"],
+)  # fmt: skip
+def test_a_name_that_is_not_ours_is_not_taken_for_ours(name: str) -> None:
+    parsers: list[Callable[[str], object]] = [
+        names.parse_segment, names.parse_catalog, names.parse_journal, names.parse_number
+    ]  # fmt: skip
+    assert [parse(name) for parse in parsers] == [None] * 4
