@@ -54,7 +54,8 @@ def read(setting: Setting) -> Iterator[Row]:
     )
     for path in (*filled.values(), sealed_at, batches_at, active_at):
         setting.drop(path)
-    yield from _rows(per(count, seconds, NS) | {"active": seconds["active"] / active / NS}, count)
+    costs = per(count, seconds, NS) | {"active": per(active, seconds, NS)["active"]}
+    yield from _rows(costs, count)
 
 
 def _rows(costs: dict[str, Figure], count: int) -> Iterator[Row]:

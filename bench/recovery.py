@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,15 @@ class Opening:
 def recovery(setting: Setting) -> Iterator[Row]:
     """Each run opens its own copy of what the killed process left behind."""
     count = _large(setting)
+    killed = _killed(setting)
     found: list[str] = []
 
     def contender(name: str) -> Contender[Opening]:
-        killed = _killed(setting, name)
         copy = setting.fresh(f"recovered-{name}")
 
         def prepare() -> Opening:
-            shutil.copytree(killed, copy)
-            _sync_tree(copy)  # or the disk is busy with the copy while we are timed
+            shutil.copytree(killed[name], copy)
+            sync_tree(copy)  # or the disk is busy with the copy while we are timed
             return Opening(name, copy, [count - 1])
 
         def clean(opening: Opening) -> None:
@@ -88,16 +89,17 @@ def lookup(setting: Setting) -> Iterator[Row]:
         expect(store.random_lookup(asked), len(asked))
 
     stores: dict[str, Any] = {}
-    for name in filter(available, COLUMNS):
-        stores[name] = STORES[name](_killed(setting, name))
+    for name, path in _killed(setting).items():
+        stores[name] = STORES[name](path)
         run(stores[name])
     seconds = round_robin(
         setting.size(5, 2),
-        {name: Contender(lambda kept=store: kept, run) for name, store in stores.items()},
+        {name: Contender(partial(stores.get, name), run) for name in stores},
     )
     for name, store in stores.items():
         store.close()
-        setting.drop(setting.kept.pop(name))
+        setting.drop(setting.kept[name])
+    setting.kept.clear()
     yield Row(
         f"random lookup in {count:,} records, warm",
         per(len(asked), {**dict.fromkeys(COLUMNS, NOT_INSTALLED), **seconds}, US),
@@ -111,19 +113,25 @@ def _large(setting: Setting) -> int:
     return setting.size(10_000_000, 20_000)
 
 
-def _killed(setting: Setting, name: str) -> Path:
-    """A store whose writer was killed behind its last append. Made once, then kept."""
-    if name not in setting.kept:
-        path = setting.fresh(f"killed-{name}")
-        setting.say(f"  {name}: {_large(setting):,} records by a process that is then killed")
-        spawn = multiprocessing.get_context("spawn")
-        child = spawn.Process(target=_write_and_die, args=(name, path, _large(setting)))
-        child.start()
-        child.join()
-        if child.exitcode != -signal.SIGKILL:
-            raise RuntimeError(f"the writer of {name} ended with {child.exitcode}, not by a kill")
-        setting.kept[name] = path
-    return setting.kept[name]
+def _killed(setting: Setting) -> dict[str, Path]:
+    """Stores whose writers were killed behind their last append. Made once, all at a time."""
+    if setting.kept:
+        return setting.kept
+    count = _large(setting)
+    setting.say(f"  {count:,} records in each store, by processes that are then killed")
+    spawn = multiprocessing.get_context("spawn")
+    writers = {}
+    for name in filter(available, COLUMNS):
+        path = setting.kept[name] = setting.fresh(f"killed-{name}")
+        writers[name] = spawn.Process(target=_write_and_die, args=(name, path, count))
+        writers[name].start()
+    for name, writer in writers.items():
+        writer.join()
+        if writer.exitcode != -signal.SIGKILL:
+            raise RuntimeError(f"the writer of {name} ended with {writer.exitcode}, not by a kill")
+    for path in setting.kept.values():
+        sync_tree(path)
+    return setting.kept
 
 
 def _write_and_die(name: str, path: Path, count: int) -> None:
@@ -135,7 +143,7 @@ def _write_and_die(name: str, path: Path, count: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _sync_tree(path: Path) -> None:
+def sync_tree(path: Path) -> None:
     for file in path.rglob("*"):
         if file.is_file():
             fd = os.open(file, os.O_RDONLY)
@@ -151,7 +159,9 @@ def clean_open(setting: Setting) -> Iterator[Row]:
     paths: dict[str, Path] = {}
     for name in filter(available, (Esker.name, *PEERS)):
         paths[name] = setting.fresh(f"segments-{name}")
-        options = {"segment_records": SMALL_SEGMENT} if name == Esker.name else {}
+        options: dict[str, Any] = {}
+        if name == Esker.name:
+            options["segment_records"] = SMALL_SEGMENT
         with closing(STORES[name](paths[name], **options)) as store:
             store.append_many(batches)
     made = sum(1 for file in paths[Esker.name].rglob("*") if file.suffix in (".seg", ".log"))

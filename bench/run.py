@@ -14,15 +14,19 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import esker
 from bench import append, durable, read, recovery, scale
 from bench.measure import RESULTS, Row, table, write_results
 from bench.peers import PEERS, installed, version
 from bench.setting import Setting
-from bench.subject import VALUE_BYTES, Esker, Raw
+from bench.subject import STORES, VALUE_BYTES, Esker
+
+FAILED = "failed"
 
 # In this order: `lookup` ends with the stores that `recovery` began with.
 OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
@@ -57,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for number, name in enumerate(chosen, 1):
             say(f"{name} ({number} of {len(chosen)})")
-            rows += OPERATIONS[name](setting)
+            rows += _measured(name, setting)
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -72,20 +76,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows, options.results, kind_of_run=kind, seconds=round(seconds, 1), **_about()
     )
     say(f"written to {path}")
-    return 0
+    return any(FAILED in row.figures.values() for row in rows)
 
 
-def _about() -> dict[str, object]:
-    stores = {
-        Esker.name: {"version": esker.__version__, "configuration": Esker.configuration},
-        **{
-            name: {"version": version(name), "configuration": peer.configuration}
-            for name, peer in PEERS.items()
-            if installed(name)
-        },
-        Raw.name: {"configuration": Raw.configuration},
+def _measured(name: str, setting: Setting) -> list[Row]:
+    """The rows of an operation. One that fails says so and costs nobody else's figures."""
+    try:
+        return list(OPERATIONS[name](setting))
+    except Exception as problem:
+        traceback.print_exc()
+        return [Row(name, {Esker.name: FAILED}, details={"error": type(problem).__name__})]
+
+
+def _about() -> dict[str, Any]:
+    return {
+        "value_bytes": VALUE_BYTES,
+        "esker": esker.__version__,
+        "peers": {name: version(name) for name in PEERS if installed(name)},
+        "configurations": {name: store.configuration for name, store in STORES.items()},
     }
-    return {"value_bytes": VALUE_BYTES, "stores": stores}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--dir", type=Path, default=Path(), metavar="DIR",
-        help="where to work, on the disk to be measured; what is made there is removed (default: .)",
+        help="where to work; what is made there is removed again (default: here)",
     )  # fmt: skip
     parser.add_argument(
         "--results", type=Path, default=RESULTS, metavar="DIR", help="where the file goes"

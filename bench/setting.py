@@ -85,7 +85,7 @@ class Setting:
             name: self.contender(name, run, filled=(filled or {}).get(name)) for name in present
         }
         best = round_robin(2 if self.smoke else repeats, {**contenders, **(also or {})})
-        return {**{name: NOT_INSTALLED for name in columns}, **best}
+        return {**dict.fromkeys(columns, NOT_INSTALLED), **best}
 
 
 def per(count: int, figures: Mapping[str, Figure], unit: float) -> dict[str, Figure]:

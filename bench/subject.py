@@ -1,7 +1,8 @@
 """Esker and a bare file, in the dress of the peers, so that one loop can drive all columns.
 
 `Esker` runs with default options: class `disk`, segments of 64 MiB, its background threads on. So
-it also syncs five times a second beside what is timed, which no peer does. Durable is class `fsync`.
+it also syncs five times a second beside what is timed, which no peer does. When durability is asked
+for, its topic is of class `fsync`.
 
 `Raw` is the floor under every column: the values alone in one file, without frames, checksums or
 an index. Nothing that keeps its promises can be much faster than it.

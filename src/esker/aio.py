@@ -121,7 +121,7 @@ class AsyncStore:
         try:
             await loop.run_in_executor(self._pool, self._store.close)
         finally:
-            self._pool.shutdown(wait=False)
+            await asyncio.to_thread(self._pool.shutdown)  # its threads end with the store
 
     async def __aenter__(self) -> AsyncStore:
         return self

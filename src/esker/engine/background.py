@@ -35,6 +35,7 @@ class Background:
         self._stop = False
         self._dirty: set[Shard] = set()  # shards of class disk and fsync with unsynced bytes
         self._next_tick = 0.0
+        self._next_age = 0.0  # when to look for logs that are too old
         self._threads: list[threading.Thread] = []
         self._start_lock = threading.Lock()  # guards _threads
 
@@ -54,6 +55,11 @@ class Background:
                 self._next_tick = self._context.clock.monotonic() + interval
             self._dirty.add(shard)
             self._nudge(0.0 if shard.durability == "fsync" else self._next_tick)
+
+    def age_soon(self) -> None:
+        """A shard was opened whose logs are rolled by age."""
+        self._next_age = 0.0
+        self._nudge(0.0)
 
     def reserve_soon(self, shard: Shard) -> None:
         """Set the next block of offsets aside for this shard."""
@@ -91,12 +97,26 @@ class Background:
         if urgent:
             self._dirty.difference_update(urgent)
             self._context.committer.make_durable(urgent)
+        if now >= self._next_age:
+            self._next_age = now + self._roll_aged()
         if self._dirty and now >= self._next_tick:
             self._next_tick = now + self._context.options.sync_interval_us / 1e6
             dirty = list(self._dirty)
             self._dirty.difference_update(dirty)
             self._context.committer.make_durable(dirty)
         return self._until_next()
+
+    def _roll_aged(self) -> float:
+        """Roll logs past their topic's segment_age; returns seconds until the next look."""
+        ages = [2**40]
+        for shard in list(self._context.shards):
+            if shard.writing and shard.entry.options.segment_age_us:
+                ages.append(shard.entry.options.segment_age_us)
+                try:
+                    shard.roll_if_aged()
+                except EskerError as problem:
+                    shard.trouble = problem
+        return min(ages) / 4e6
 
     @staticmethod
     def _reserve(shard: Shard) -> None:
@@ -109,6 +129,8 @@ class Background:
         if self._to_reserve:
             return 0.0
         due = [self._lingering[0][0]] if self._lingering else []
+        if self._next_age < self._context.clock.monotonic() + 86_400:
+            due.append(self._next_age)
         if self._dirty:
             due.append(self._next_tick)
         if not due:
@@ -153,7 +175,11 @@ class Background:
 
     def _run(self) -> None:
         while not self._stop:
-            self.step()
+            try:
+                self.step()
+            except BaseException as problem:
+                self._fail(problem)
+                raise
             self._sleeping_until = float("inf")  # from here on whoever comes sets the event
             wait = self._until_next()
             if wait is not None:
@@ -168,6 +194,12 @@ class Background:
             if not self.seal_step():
                 self._wake_sealer.wait()
                 self._wake_sealer.clear()
+
+    def _fail(self, problem: BaseException) -> None:
+        """The thread cannot go on: say so to everybody who writes, rather than to nobody."""
+        for shard in list(self._context.shards):
+            if shard.writing:
+                shard.poisoned_by(problem)
 
     def stop(self) -> None:
         """End the threads and wait for them."""

@@ -151,7 +151,9 @@ class Committer:
                     self._collecting = Round()
                 for ticket in mine.tickets:
                     if not ticket.done:
-                        ticket.error = InterruptedError("the commit was interrupted")
+                        ticket.error = ticket.error or CommitTimeout(
+                            "the commit was interrupted; the record may still become durable"
+                        )
                         ticket.done = True
                 mine.done = True
                 following = self._collecting
@@ -232,7 +234,7 @@ class Committer:
                     continue
                 work += [(shard, log, end) for log, end in shard.unsynced()]
                 upto.append((shard, shard.next))
-        freed = sum(end - log.synced for _, log, end in work)
+        freed = sum(end - log.synced for shard, log, end in work if shard.synced_later)
         if len(work) > JOURNAL_DIRTY_SHARDS:
             self._through_journal(work, problems)
         else:
@@ -269,13 +271,17 @@ class Committer:
     def _through_journal(
         self, work: Sequence[tuple[Shard, LogSegment, int]], problems: dict[int, BaseException]
     ) -> None:
-        large = [item for item in work if item[2] - item[1].synced > JOURNAL_ENTRY_BYTES_MAX]
-        small = [item for item in work if item[2] - item[1].synced <= JOURNAL_ENTRY_BYTES_MAX]
-        self._directly(large, problems)
+        small: list[tuple[Shard, LogSegment, int]] = []
+        rest: list[tuple[Shard, LogSegment, int]] = []
+        for item in work:
+            shard, log, end = item
+            fits = end - log.synced <= JOURNAL_ENTRY_BYTES_MAX and shard.durability != "ephemeral"
+            (small if fits else rest).append(item)
+        self._directly(rest, problems)
         with self._journal_lock:
             lots: list[list[tuple[Shard, LogSegment, int]]] = [[] for _ in self._journals]
             for item in small:
-                if item[0].durability == "ephemeral" or id(item[0]) in problems:
+                if id(item[0]) in problems:
                     continue
                 where = checksum(item[0].entry.id.to_bytes(8, "little")) % len(lots)
                 lots[where].append(item)
@@ -323,6 +329,11 @@ class Committer:
         with self._journal_lock:
             if any(journal.open for journal in self._journals):
                 self._checkpoint(self._journals[0])
+
+    def let_go(self) -> None:
+        """In a forked child: close the journals' locks without taking them from the parent."""
+        for journal in self._journals:
+            journal.let_go()
 
     @property
     def waiting(self) -> int:

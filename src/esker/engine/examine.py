@@ -268,7 +268,7 @@ class _Walk:
         self.good(position, header)
 
     def unsound(self, header: Header, body: memoryview, position: int) -> str:
-        if self.deep and checksum(body, self.salt) != header.body_checksum:
+        if self.deep and header.body_size and checksum(body, self.salt) != header.body_checksum:
             return "frame body does not match its checksum"
         if header.kind == frame.CONFIG:
             if position != fmt.HEADER_SIZE:
@@ -413,9 +413,11 @@ def _columns_flaw(header: Header, raw: Any) -> str:
             return "timestamps are not those of the header"
     elif header.min_timestamp != header.max_timestamp:
         return "two timestamps in the header, and no column of them"
-    for bit, kind in ((cols.KEYS, pa.binary()), (cols.TAGS, pa.string()), (cols.NODES, pa.string())):
+    if bits & cols.KEYS:
+        cut.cells(pa.binary(), count, valid=True)
+    for bit in (cols.TAGS, cols.NODES):
         if bits & bit:
-            cut.cells(kind, count, valid=True)
+            cut.cells(pa.string(), count, valid=True)
     if bits & cols.HEADERS:
         _, inner = cut.offsets(count)
         cut.cells(pa.string(), inner)

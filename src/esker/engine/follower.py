@@ -58,6 +58,11 @@ class Follower:
             self._inspect()
             return self.visible
 
+    def forget(self) -> None:
+        """Let go of everything. What a reader still holds stays open until it is done with it."""
+        with self._lock:
+            self.segments, self._known, self._counters, self._seen = (), {}, None, None
+
     def _page(self) -> Counters | None:
         if self._counters is None:
             self._counters = Counters.open(self.context.files, self.folder, writable=False)

@@ -228,7 +228,7 @@ def arrow_batches(data: Any) -> list[Any]:
             return _streamed(data)
         if hasattr(data, "__arrow_c_array__"):
             return arrow_batches(pa.array(data))
-    except (pa.ArrowException, TypeError) as problem:
+    except (pa.ArrowException, TypeError, ValueError) as problem:
         raise InvalidRecord(
             f"the Arrow data of {type(data).__name__} cannot be read: {problem}"
         ) from problem

@@ -17,16 +17,18 @@ from esker.engine.context import Context
 from esker.errors import Corruption, DataGap, InvalidOption
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Columns
-from esker.format.segment import GAP_REASONS
+from esker.format.segment import GAP_CORRUPT, GAP_REASONS
 from esker.options import WAIT_SECONDS_MAX
 from esker.positions import EARLIEST, LATEST, Position
 from esker.records import Gap, Record
 from esker.storage.files import forget_pages
+from esker.storage.hole import end_of_hole
 from esker.storage.segment import SealedSegment, Segment
 
 Gaps = Literal["raise", "yield", "skip"]
 Consistency = Literal["eventual", "strong"]
 BATCH_BYTES: Final = 1 << 20
+_CORRUPT: Final = GAP_REASONS[GAP_CORRUPT]
 
 
 class Range(NamedTuple):
@@ -129,7 +131,15 @@ def read_batches(
             if isinstance(before, SealedSegment):
                 forget_pages(before.data())
         before = segment
-        row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
+        try:
+            row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
+        except Corruption:
+            after = end_of_hole(segment, row)
+            if after is None:
+                raise
+            offset = min(segment.base + after, stop)
+            yield from _gap(view, segment.base + row, offset - 1, _CORRUPT, gaps)
+            continue
         for piece in _pieces(columns, max_bytes, max_records):
             yield Batch(view.number, offset, piece)
             offset += piece.count
@@ -145,7 +155,12 @@ def read_one(view: View, offset: int) -> Record | None:
     row = offset - segment.base
     if row >= segment.rows:
         return None
-    columns, place = segment.at(row)
+    try:
+        columns, place = segment.at(row)
+    except Corruption:
+        if end_of_hole(segment, row) is None:
+            raise
+        return None
     return record_at(columns, place, offset, view.number)
 
 

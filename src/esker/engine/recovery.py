@@ -153,8 +153,8 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
     dead = journal.dead_journals(files, join(context.root, names.JOURNALS), context.store)
     redo: dict[tuple[int, int], list[tuple[Entry, bytes]]] = {}
     for item in dead:
-        for entry, data in item.entries:
-            redo.setdefault((entry.topic, entry.shard), []).append((entry, data))
+        for logged, data in item.entries:
+            redo.setdefault((logged.topic, logged.shard), []).append((logged, data))
         if item.torn is not None:
             report.findings.append(
                 Finding("torn_journal", item.path, item.torn[1], position=item.torn[0])

@@ -45,7 +45,7 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "torn_journal": ("warning", _OPEN),
     "pending_journal": ("warning", _OPEN),
     "stranger": ("warning", "take it away, or " + _REPAIR),
-    "unreadable": ("error", "see what the operating system says; copy the disk before it gets worse"),
+    "unreadable": ("error", "see what the system says; copy the disk before it gets worse"),
     "newer": ("error", "install the Esker that wrote it; an older one must not touch it"),
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ from esker.format.catalog import TopicEntry
 from esker.format.checksum import MASK64
 from esker.format.columns import Body, Columns
 from esker.format.counters import WORD
-from esker.format.segment import SegmentHeader
+from esker.format.segment import GAP_CORRUPT, SegmentHeader
 from esker.format.state import State
 from esker.options import (
     BUFFER_RECORDS,
@@ -133,6 +133,8 @@ class Shard:
             self._release_writer_lock()
             raise
         self.writing = True
+        if self.entry.options.segment_age_us:
+            self.context.background.age_soon()
 
     def _take_writer_lock(self) -> None:
         path = join(self.folder, names.LOCK)
@@ -152,6 +154,10 @@ class Shard:
             self._writer_lock.release()
             self._writer_lock = None
 
+    def let_go(self) -> None:
+        """In a forked child: close our copy of the kernel lock; the parent keeps it."""
+        self._release_writer_lock()
+
     def _clean(self, state: State | None) -> bool:
         return is_clean(self.files, self.folder, state, ephemeral=self.durability == "ephemeral")
 
@@ -169,11 +175,16 @@ class Shard:
         if self.durability == "ephemeral":
             self.earliest = self.next
         logs = [name for name in found if not name.sealed]
+        end = self.next
         if logs:
             self.active = load_log(self.files, self.folder, logs[-1])
+            end = self.active.base + self.active.next_row
+            self.active.damaged |= end < self.next
         elif self.sealed:
-            footer = self.sealed[-1].footer
-            self.next = max(self.next, self.sealed[-1].name.base + footer.records)
+            end = self.sealed[-1].base + self.sealed[-1].footer.records
+        if end < self.next:  # fewer than were there when it was closed: a gap, and a new log
+            self.gap = GAP_CORRUPT
+        self.next = max(self.next, end)
         self.visible = self.durable = self.next
 
     # -- writing --
@@ -263,6 +274,16 @@ class Shard:
             self.counters.add("segments_rolled")
         self.context.background.seal_soon(self)
         return log
+
+    def roll_if_aged(self) -> None:
+        """End an active log that is older than the topic's segment_age, also when nobody writes."""
+        age = self.entry.options.segment_age_us
+        with self.lock:
+            log = self.active
+            if not self.writing or not age or log is None or not log.next_row:
+                return
+            if self.context.clock.now_us() - log.header.created >= age and self.poison is None:
+                self._roll()
 
     def _create_log(self) -> LogSegment:
         old = self.active
@@ -505,6 +526,7 @@ class Shard:
                     log.close()
                 if self.counters is not None:
                     self.counters.set("writer_pid", 0)
+                    self.counters = None
                 self._release_writer_lock()
 
     def _close_cleanly(self) -> None:
@@ -512,9 +534,9 @@ class Shard:
             self.active = None
             self._store_state(clean=True, ceiling=self.next)
             return
-        for log in list(self.rolled):
-            if not log.damaged:
-                self._sealed(log, log.seal(self.files, self._compress))
+        for rolled in list(self.rolled):
+            if not rolled.damaged:
+                self._sealed(rolled, rolled.seal(self.files, self._compress))
         log = self.active
         if log is not None and log.frames > FRAMES_PER_CLEAN_LOG and not log.damaged:
             self._unnamed.discard(log.header.segment)

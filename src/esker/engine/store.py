@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-import weakref
 from collections.abc import Iterator
 from os import PathLike
 from types import TracebackType
@@ -41,7 +40,7 @@ from esker.storage.memory import MemoryFiles
 Mode = Literal["rw", "r"]
 MEMORY = ":memory:"
 
-_open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+_open_stores: set[Store] = set()  # held until closed: what is buffered is written at exit
 
 
 class Store:
@@ -171,8 +170,8 @@ class Store:
                 except EskerError as problem:
                     problems.append(problem)
         failed = context.committer.make_durable(s for s in context.shards if s.writing)
-        for problem in [*problems, *failed.values()]:
-            raise problem
+        for first in [*problems, *failed.values()]:
+            raise first
 
     def tick(self) -> None:
         """Do what the background threads would do now; for background=False."""
@@ -220,6 +219,9 @@ class Store:
             for shard in context.shards:
                 shard.wake()
             context.maps.clear()
+            for topic in list(self._topics.values()):
+                for follower in topic._followers:
+                    follower.forget()
         for problem in problems:
             raise problem
 
@@ -366,6 +368,8 @@ def _in_child() -> None:
             topic._buffer = CLOSED
         for shard in store._context.shards:
             shard.buffer = CLOSED
+            shard.let_go()
+        store._context.committer.let_go()
 
 
 def _at_exit() -> None:

@@ -84,7 +84,7 @@ class Topic:
         options = self._entry.options
         return f"<esker topic {self.name!r}, {options.shards} shards, {options.durability}>"
 
-    def _attach(self, entry: TopicEntry) -> None:
+    def _attach(self, entry: TopicEntry) -> TopicEntry:
         context = self._store._context
         self._shards = [Shard(context, entry, n) for n in range(entry.options.shards)]
         self._followers = [Follower(context, entry, n) for n in range(entry.options.shards)]
@@ -92,33 +92,30 @@ class Topic:
             shard.door = self
             context.shards.append(shard)
         self._entry = entry
+        return entry
 
     def _created(self) -> TopicEntry:
         """The catalog's entry; the topic is created with default options if need be."""
-        if self._entry is not None:
-            return self._entry
-        with self._lock:
-            if self._entry is None:
-                self._attach(self._store._ensure(self.name))
-        assert self._entry is not None
-        return self._entry
+        entry = self._entry
+        if entry is None:
+            with self._lock:
+                entry = self._entry or self._attach(self._store._ensure(self.name))
+        return entry
 
     def _existing(self) -> TopicEntry:
         """The catalog's entry; an error when there is none."""
         self._store._context.require_open()
-        if self._entry is not None:
-            return self._entry
+        entry = self._entry
+        if entry is not None:
+            return entry
         with self._lock:
-            if self._entry is None:
-                entry = self._store._lookup(self.name)
-                if entry is None:
-                    raise TopicNotFound(
-                        f"no topic {self.name!r} in {self._store.path}; "
-                        f"{nearest(self.name, list(self._store))}. Appending would create it."
-                    )
-                self._attach(entry)
-        assert self._entry is not None
-        return self._entry
+            known = self._entry or self._store._lookup(self.name)
+            if known is None:
+                raise TopicNotFound(
+                    f"no topic {self.name!r} in {self._store.path}; "
+                    f"{nearest(self.name, list(self._store))}. Appending would create it."
+                )
+            return known if known is self._entry else self._attach(known)
 
     @property
     def options(self) -> TopicOptions:
@@ -484,7 +481,7 @@ class Topic:
     def _known_view(self, number: int, offset: int) -> View:
         """A view that has this offset: what is visible once stays so, and need not be looked up."""
         self._existing()
-        if 0 <= number < len(self._followers):
+        if type(number) is int and 0 <= number < len(self._followers):
             follower = self._followers[number]
             if 0 <= offset < follower.visible and not self._shards[number].writing:
                 return follower

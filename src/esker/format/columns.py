@@ -62,7 +62,7 @@ class Columns(NamedTuple):
     headers: Any = None
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]  # rows, not a search in the tuple
         return len(self.values)
 
     @property
@@ -103,7 +103,7 @@ class Body(NamedTuple):
     parts: list[Any]
     size: int
     bits: int
-    count: int
+    count: int  # type: ignore[assignment]  # rows, not a search in the tuple
     min_timestamp: int
     max_timestamp: int
 

@@ -151,6 +151,6 @@ def body_damage(header: Header, body: Any, salt: int) -> Damage | None:
     """None when the stored body is the one that was written."""
     if len(body) < header.body_size:
         return Damage("the file ends inside a frame")
-    if checksum(body, salt) != header.body_checksum:
+    if header.body_size and checksum(body, salt) != header.body_checksum:
         return Damage("frame body does not match its checksum")
     return None

@@ -76,6 +76,11 @@ def decode_header(data: bytes) -> JournalHeader | str:
     return JournalHeader(*fields[4:])
 
 
+def salt_of(data: bytes) -> int:
+    """The salt as a header gives it that does not match its checksum: entries may still verify."""
+    return int.from_bytes(data[40:48], "little")
+
+
 def encode_entry(
     data: Any, *, topic: int, shard: int, synced: int, segment: int, position: int,
     next_offset: int, at: int, salt: int,

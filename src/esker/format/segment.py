@@ -38,7 +38,7 @@ may add and an earlier one skips.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from esker.format.checksum import checksum
 from esker.format.frame import padded
@@ -151,7 +151,7 @@ def decode_footer(body: bytes) -> Footer | str:
         return "the frame directory is too short"
     view = memoryview(body)
 
-    def array(kind: str, start: int, width: int) -> Any:
+    def array(kind: Literal["I", "q"], start: int, width: int) -> Any:
         return view[start : start + count * width].cast(kind)
 
     return Footer(

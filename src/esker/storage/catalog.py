@@ -4,17 +4,22 @@ Several processes may create topics: a change is made under the catalog's lock, 
 generation, and replaces it as a whole. The generation before it is kept, so that a damaged newest
 one costs the last change and not the store; and should both be gone, `recovery` reads names and
 options back from the segments.
+
+A generation is seen as soon as it is renamed and durable only when the directory is synced, by
+whoever renamed it; and he may have died between. So a process that means to write syncs the
+directory itself before it relies on a generation: no record may be durable in a topic that is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from esker.errors import Corruption, FormatTooNew, NotAStore
+from esker.errors import Corruption, FormatTooNew, NotAStore, StorageError
 from esker.format import catalog as fmt
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
-from esker.storage.files import Files, Lock, join, replace_file
+from esker.storage.files import Files, Holder, join, replace_file
 
 KEPT_GENERATIONS = 2
 
@@ -42,13 +47,21 @@ def load_identity(files: Files, root: str) -> tuple[bytes, int] | None:
     return found
 
 
-def create_identity(files: Files, root: str, created: int) -> bytes:
-    """Make an empty directory a store; returns its id."""
-    store = files.random(16)
-    for folder in (names.TOPICS, names.JOURNALS):
-        files.make_dir(join(root, folder))
-    replace_file(files, join(root, names.IDENTITY), fmt.encode_identity(store, created))
-    return store
+def create_identity(files: Files, root: str, created: int, note: str = "") -> bytes:
+    """Make an empty directory a store; returns its id. If two processes try, one of them does."""
+    lock = files.lock(join(root, names.CATALOG_LOCK), note, wait=True)
+    try:
+        found = load_identity(files, root)
+        if found is not None:
+            return found[0]
+        store = files.random(16)
+        for folder in (names.TOPICS, names.JOURNALS):
+            files.make_dir(join(root, folder))
+        replace_file(files, join(root, names.IDENTITY), fmt.encode_identity(store, created))
+        return store
+    finally:
+        if not isinstance(lock, Holder):
+            lock.release()
 
 
 class CatalogFile:
@@ -61,6 +74,7 @@ class CatalogFile:
         self.generation = 0
         self.catalog = Catalog()
         self.damage: list[tuple[str, str]] = []
+        self.settles = False  # sync what is found before it is used; set by those who write
 
     def generations(self) -> list[int]:
         """The generations that lie on disk, newest first."""
@@ -75,17 +89,26 @@ class CatalogFile:
             if generation <= self.generation:
                 return True
             path = join(self._root, names.catalog(generation))
-            file = self._files.open(path, "r")
+            try:
+                file = self._files.open(path, "r")
+            except StorageError:
+                if self._files.kind(path):
+                    raise
+                return self.load()  # replaced by a newer one between listing and opening
             try:
                 data = file.read(0, fmt.CATALOG_BYTES_MAX)
             finally:
                 file.close()
             decoded = fmt.decode_catalog(data, self._store)
+            if isinstance(decoded, tuple) and decoded[1] != generation:
+                decoded = f"generation {decoded[1]} under the name of another"
             if isinstance(decoded, str):
                 if decoded.startswith("version"):
                     raise FormatTooNew(f"{path} was written by a later Esker ({decoded})")
                 self.damage.append((path, decoded))
                 continue
+            if self.settles:
+                self._files.sync_dir(self._root)
             self.catalog, self.generation = decoded[0], generation
             return True
         return not found
@@ -109,8 +132,8 @@ class CatalogFile:
                 self.store(edited)
             return self.catalog
         finally:
-            if hasattr(lock, "release"):
-                _release(lock)
+            if not isinstance(lock, Holder):
+                lock.release()
 
     def store(self, catalog: Catalog) -> None:
         """Write the next generation. The caller holds the lock."""
@@ -120,17 +143,14 @@ class CatalogFile:
         replace_file(self._files, join(self._root, names.catalog(generation)), data)
         self.catalog, self.generation = catalog, generation
         for old in known[KEPT_GENERATIONS - 1 :]:
-            self._files.unlink(join(self._root, names.catalog(old)))
+            with suppress(StorageError):  # the change is made; an old generation does no harm
+                self._files.unlink(join(self._root, names.catalog(old)))
 
     def find(self, name: str) -> TopicEntry | None:
         return next((entry for entry in self.catalog.topics if entry.name == name), None)
 
     def by_id(self, topic_id: int) -> TopicEntry | None:
         return next((entry for entry in self.catalog.topics if entry.id == topic_id), None)
-
-
-def _release(lock: Lock) -> None:
-    lock.release()
 
 
 def require_whole(catalog: CatalogFile) -> None:

@@ -6,7 +6,13 @@ except recovery. When it is full, the segments it speaks of are synced themselve
 is replaced by an empty one: a checkpoint.
 
 A journal belongs to one process, by a kernel lock beside it. One whose lock is free was left by a
-process that died: its entries are replayed, by whoever comes first, under the recovery lock.
+process that died: its entries are replayed, by whoever comes first, under the recovery lock. Lock
+files are never deleted: who deletes a lock file may take it from under somebody who just took it.
+
+A journal whose sync failed is never written to again: what lies behind the doubtful part would be
+synced, and recovery, which stops at the first entry that it cannot believe, would not see it. Such
+a journal is set aside, with its lock, and so is one that some poisoned shard still needs: the next
+opening of the store replays both.
 """
 
 from __future__ import annotations
@@ -14,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from esker.errors import FormatTooNew, StorageError
 from esker.format import journal as fmt
 from esker.format import names
+from esker.format.checksum import checksum
 from esker.format.frame import padded
 from esker.format.journal import Entry, JournalHeader
 from esker.storage.files import File, Files, Holder, Lock, join
@@ -33,7 +41,7 @@ class Redo(NamedTuple):
 
 
 class Journal:
-    """One journal file, owned by this process."""
+    """One journal file after the other, owned by this process."""
 
     def __init__(self, files: Files, folder: str, store: bytes, limit: int, note: str) -> None:
         self._files = files
@@ -43,18 +51,20 @@ class Journal:
         self._note = note
         self._file: File | None = None
         self._lock: Lock | None = None
+        self._aside: list[Lock] = []  # of journals that only a recovery will look at again
         self._end = 0
         self._synced = 0
         self._salt = 0
         self.id = 0
 
     def room(self, redos: Sequence[Redo]) -> bool:
-        """Whether these entries still fit, or the journal has yet to be made."""
+        """Whether these entries fit, into this journal or into one that has yet to be made."""
         size = sum(fmt.ENTRY_SIZE + padded(len(redo.data)) for redo in redos)
-        return self._file is None or self._end + size <= self._limit
+        end = self._end if self._file is not None else fmt.HEADER_SIZE
+        return end + size <= self._limit
 
     def append(self, redos: Sequence[Redo], created: int) -> None:
-        """Write entries, not yet synced."""
+        """Write entries, not yet synced. Nothing has changed when this raises."""
         if self._file is None:
             self._create(created)
         assert self._file is not None
@@ -73,28 +83,40 @@ class Journal:
 
     def sync(self) -> None:
         assert self._file is not None
-        end = self._end
-        self._file.sync()
-        self._synced = end
+        try:
+            self._file.sync()
+        except BaseException:
+            self.set_aside()
+            raise
+        self._synced = self._end
 
     def _create(self, created: int) -> None:
         while True:  # another process may take the same number
             used = [names.parse_journal(name) or 0 for name in self._files.list(self._folder)]
             number = max([0, *used]) + 1
-            lock = self._files.lock(self._lock_path(number), self._note)
+            lock = self._files.lock(join(self._folder, _lock_name(number)), self._note)
             if isinstance(lock, Holder):
                 continue
             path = join(self._folder, names.journal(number))
             if not self._files.kind(path):
                 break
             lock.release()
-        file = self._files.open(path, "create")
-        self._salt = int.from_bytes(self._files.random(8), "little")
-        header = JournalHeader(self._store, number, self._salt, created)
-        file.allocate(self._limit)
-        file.write(0, [fmt.encode_header(header)])
-        self._files.sync_dir(self._folder)
-        self._file, self._lock, self.id = file, lock, number
+        salt = int.from_bytes(self._files.random(8), "little")
+        header = JournalHeader(self._store, number, salt, created)
+        try:
+            file = self._files.open(path, "create")
+            try:
+                file.allocate(self._limit)
+                file.write(0, [fmt.encode_header(header)])
+                self._files.sync_dir(self._folder)
+            except BaseException:
+                file.close()
+                self._files.unlink(path)
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        self._file, self._lock, self._salt, self.id = file, lock, salt, number
         self._end = fmt.HEADER_SIZE
         self._synced = 0
 
@@ -105,19 +127,42 @@ class Journal:
         path = self._file.path
         self._file.close()
         self._file = None
-        self._files.unlink(path)
-        if self._files.kind(self._lock_path(self.id)):
-            self._files.unlink(self._lock_path(self.id))
+        try:
+            self._files.unlink(path)
+        except StorageError:
+            self.set_aside()  # it says nothing that is not so; the next opening removes it
+            return
+        self.let_go()
+
+    def set_aside(self) -> None:
+        """Never touch this journal again; keep its lock, so that nobody takes it for dead."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._lock is not None:
+            self._aside.append(self._lock)
+            self._lock = None
+
+    def close(self) -> None:
+        """Leave whatever is there to the next opening of the store."""
+        self.set_aside()
+        for lock in self._aside:
+            lock.release()
+        self._aside.clear()
+
+    def let_go(self) -> None:
+        """Close our copy of the lock. In a forked child the parent keeps its own."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
-    def _lock_path(self, number: int) -> str:
-        return join(self._folder, f"{number:08d}.lock")
-
     @property
     def open(self) -> bool:
         return self._file is not None
+
+
+def _lock_name(number: int) -> str:
+    return f"{number:08d}.lock"
 
 
 class DeadJournal(NamedTuple):
@@ -134,7 +179,7 @@ def dead_journals(files: Files, folder: str, store: bytes) -> list[DeadJournal]:
     found = []
     numbers = (names.parse_journal(name) for name in files.list(folder))
     for number in sorted(number for number in numbers if number is not None):
-        if files.holder(join(folder, f"{number:08d}.lock")) is not None:
+        if files.holder(join(folder, _lock_name(number))) is not None:
             continue
         found.append(_read(files, join(folder, names.journal(number)), store))
     return found
@@ -147,38 +192,49 @@ def _read(files: Files, path: str, store: bytes) -> DeadJournal:
     finally:
         file.close()
     header = fmt.decode_header(data[: fmt.HEADER_SIZE])
+    corrupt: list[tuple[int, str]] = []
     if isinstance(header, str):
-        # The header is written before the first entry and synced with it: without one, no entry
-        # was ever acknowledged, unless the header itself was damaged later.
-        return DeadJournal(path, [], (0, header), [])
-    if header.store != store:
+        if header.startswith("version"):
+            raise FormatTooNew(f"{path} was written by a later Esker ({header})")
+        if data[: len(fmt.MAGIC)] != fmt.MAGIC:
+            # The header is synced with the first entries, in one sector with the first of them:
+            # where it is not there at all, no entry was ever acknowledged.
+            return DeadJournal(path, [], (0, header), [])
+        corrupt.append((0, header))  # it was there, and something else has happened to it
+        salt = fmt.salt_of(data)
+    elif header.store != store:
         return DeadJournal(path, [], None, [(0, "a journal of another store")])
-    entries: list[tuple[Entry, bytes]] = []
-    places: list[int] = []
+    else:
+        salt = header.salt
+    entries, torn, damage = _entries(data, salt)
+    return DeadJournal(path, entries, torn, corrupt + damage)
+
+
+def _entries(
+    data: bytes, salt: int
+) -> tuple[list[tuple[Entry, bytes]], tuple[int, str] | None, list[tuple[int, str]]]:
+    """What can be believed; where the torn end begins; what is damaged below it."""
+    entries: list[tuple[int, Entry, bytes]] = []
     damage: list[tuple[int, str]] = []
     at, durable = fmt.HEADER_SIZE, 0
     while at + fmt.ENTRY_SIZE <= len(data):
-        found = _entry(data, at, header.salt)
+        found = _entry(data, at, salt)
         if isinstance(found, tuple):
-            entries.append(found)
-            places.append(at)
+            entries.append((at, *found))
             durable = max(durable, found[0].synced)
             at += fmt.ENTRY_SIZE + padded(found[0].size)
             continue
-        if not found:  # zeros: the end, unless entries follow
-            found = "zeros where an entry should be"
-        following = _find_entry(data, at + 8, header.salt)
+        following = _find_entry(data, at + 8, salt)
+        if found or following is not None:  # zeros are the end, unless entries follow
+            damage.append((at, found or "zeros where an entry should be"))
         if following is None:
-            if found != "zeros where an entry should be":
-                damage.append((at, found))
             break
-        damage.append((at, found))
         at = following
-    corrupt = [flaw for flaw in damage if flaw[0] < durable]
     torn = next((flaw for flaw in damage if flaw[0] >= durable), None)
-    if torn is not None:
-        entries = [item for item, at in zip(entries, places, strict=True) if at < torn[0]]
-    return DeadJournal(path, entries, torn, corrupt)
+    kept = [
+        (entry, body) for place, entry, body in entries if torn is None or place < torn[0]
+    ]
+    return kept, torn, [flaw for flaw in damage if flaw[0] < durable]
 
 
 def _entry(data: bytes, at: int, salt: int) -> tuple[Entry, bytes] | str:
@@ -188,7 +244,7 @@ def _entry(data: bytes, at: int, salt: int) -> tuple[Entry, bytes] | str:
     body = data[at + fmt.ENTRY_SIZE : at + fmt.ENTRY_SIZE + entry.size]
     if len(body) < entry.size:
         return "the journal ends inside an entry"
-    if fmt.checksum(body, salt) != entry.body_checksum:
+    if checksum(body, salt) != entry.body_checksum:
         return "an entry does not match its checksum"
     return entry, body
 
@@ -205,6 +261,3 @@ def _find_entry(data: bytes, start: int, salt: int) -> int | None:
 def forget(files: Files, dead: DeadJournal) -> None:
     """Delete a journal whose entries have all been replayed and synced."""
     files.unlink(dead.path)
-    lock = dead.path[: -len(".journal")] + ".lock"
-    if files.kind(lock):
-        files.unlink(lock)

@@ -621,13 +621,23 @@ class SealedSegment:
         """Records from `row` on, standing on the mapping."""
         footer = self.footer
         at = bisect_right(footer.first_rows, row) - 1
+        if at < 0:
+            raise self._corrupt_before(footer, row)
         data = memoryview(self.data())
-        take = []
+        take: list[tuple[int, Header, Any]] = []
         total = 0
         while at < len(footer.positions) and footer.first_rows[at] < stop:
             position = footer.positions[at]
-            item = self._frame(data, at, position, footer)
-            if take and item[1].raw_size >= FRAME_MERGE_BELOW:
+            try:
+                item = self._frame(data, at, position, footer)
+            except Corruption:
+                if not take:
+                    raise
+                break  # readable so far; the next read begins here and says what is wrong
+            if take and (
+                item[1].raw_size >= FRAME_MERGE_BELOW
+                or item[1].first_row != take[-1][1].first_row + take[-1][1].count
+            ):
                 break
             take.append(item)
             total += item[1].raw_size
@@ -677,12 +687,22 @@ class SealedSegment:
             reason, path=self.path, position=position, first=base + rows[at], last=base + last - 1
         )
 
+    def _corrupt_before(self, footer: Footer, row: int) -> Corruption:
+        """The first frames of the segment are damaged, and the row is one of theirs."""
+        base, first = self.header.base, footer.first_rows[0] if footer.first_rows else footer.records
+        return Corruption(
+            "records are damaged on disk", path=self.path, position=fmt.HEADER_SIZE,
+            first=base + row, last=base + max(row, first - 1),
+        )  # fmt: skip
+
     def at(self, row: int) -> tuple[Columns, int]:
         """The decoded frame that holds a row, and the row's place in it; for single look-ups."""
         assert self._maps is not None
         mapping = self._maps.get(self.path)
         footer = self.footer
         at = bisect_right(footer.first_rows, row) - 1
+        if at < 0:
+            raise self._corrupt_before(footer, row)
         columns = mapping.decoded.get(at)
         if columns is None:
             item = self._frame(memoryview(mapping.data), at, footer.positions[at], footer)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from esker.errors import FormatTooNew
 from esker.format import names
 from esker.format import state as fmt
 from esker.format.state import State
-from esker.storage.files import File, Files, join
+from esker.storage.files import File, Files, join, parent
 
 
 class StateFile:
@@ -31,6 +32,9 @@ class StateFile:
             ]
         finally:
             file.close()
+        newer = [slot for slot in slots if isinstance(slot, str) and slot.startswith("version")]
+        if newer:
+            raise FormatTooNew(f"{self._path} was written by a later Esker ({newer[0]})")
         self.damage = "; ".join(slot for slot in slots if isinstance(slot, str) and slot)
         whole = [(slot.generation, turn, slot) for turn, slot in enumerate(slots)
                  if isinstance(slot, State)]  # fmt: skip
@@ -40,19 +44,28 @@ class StateFile:
         return self.state
 
     def store(self, state: State) -> State:
-        """Make `state` the shard's state, durably, with the next generation number."""
+        """Make `state` the shard's state, durably, with the next generation number.
+
+        A state that was loaded has a durable name. One that was not may have a file all the same,
+        left by a process that died before it synced the name; so the name is synced here.
+        """
         generation = self.state.generation + 1 if self.state is not None else 1
         state = state._replace(generation=generation)
-        fresh = self._file is None and not self._files.kind(self._path)
         if self._file is None:
+            fresh = not self._files.kind(self._path)
             self._file = self._files.open(self._path, "create" if fresh else "rw")
-        if fresh:
-            self._file.write(0, [bytes(fmt.FILE_SIZE)])
+        size = self._file.size()
+        if size < fmt.FILE_SIZE:
+            self._file.write(size, [bytes(fmt.FILE_SIZE - size)])
         self._file.write(fmt.SLOT_POSITIONS[self._turn], [fmt.encode_slot(state)])
         self._file.sync()
-        if fresh:
-            self._files.sync_dir(self._path.rpartition("/")[0])
-        self.state = state
+        if self.state is None:
+            self._files.sync_dir(parent(self._path))
+            if self.damage:  # both slots were bad, and one of them still is
+                other = fmt.SLOT_POSITIONS[1 - self._turn]
+                self._file.write(other, [bytes(fmt.SLOT_SIZE)])
+                self._file.sync()
+        self.state, self.damage = state, ""
         self._turn = 1 - self._turn
         return state
 

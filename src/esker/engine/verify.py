@@ -1,0 +1,406 @@
+"""`esker.verify`: is everything there, and is it what was written?
+
+    found = esker.verify("data")
+    found.ok            no error; warnings are what a crash leaves and opening sets right
+    found.problems      each with kind, severity, path, position, offsets, reason and advice
+    print(found)
+
+It opens no store, takes no lock, changes nothing, and works beside a living writer, whose active
+log it checks up to what has been published. It never raises for damage: everything that is wrong is
+an entry of the report, and the check goes on behind it. It raises `NotAStore` where there is no
+store, and `FormatTooNew` where a later Esker wrote it.
+
+Every file is looked at: identity, catalogs, journals, and in each shard the state page, the
+counters page and all segments, frame by frame (see `examine`). With deep=False only headers are
+read: that finds missing and exchanged files and broken chains in little time, and no damage inside
+of frames.
+
+What a flipped bit can hide in, because nothing covers it: lock files (labels for people), the
+counters page (counts, never data), and bits that are not used at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from os import PathLike
+
+from esker.clock import SYSTEM_CLOCK
+from esker.engine.inspection import Inspection, config_of, inspect_shard
+from esker.engine.report import KINDS, Problem, Severity, Verification
+from esker.errors import FormatTooNew, NotAStore, StorageError
+from esker.format import catalog as catalog_format
+from esker.format import journal as journal_format
+from esker.format import names
+from esker.format import segment as segment_format
+from esker.format.catalog import Catalog, TopicEntry
+from esker.format.checksum import checksum
+from esker.format.frame import padded
+from esker.format.journal import Entry, JournalHeader
+from esker.options import TopicOptions
+from esker.storage.files import SYSTEM_FILES, Files, absolute, join
+
+Progress = Callable[[int, int], None]
+
+_IGNORED = {"lost+found"}  # of a file system whose root the store is
+
+
+def verify(
+    path: str | PathLike[str],
+    *,
+    files: Files = SYSTEM_FILES,
+    deep: bool = True,
+    progress: Progress | None = None,
+) -> Verification:
+    """Check a store without opening or changing it; see this module's text.
+
+    `progress` is called with the bytes checked so far and the bytes there are.
+    """
+    started = SYSTEM_CLOCK.monotonic()
+    root = absolute(path)
+    check = _Check(files, root, deep, progress)
+    check.run()
+    check.report.seconds = SYSTEM_CLOCK.monotonic() - started
+    return check.report
+
+
+def inspect_store(files: Files, root: str, *, deep: bool = True) -> _Check:
+    """As `verify`, with everything that was learned on the way; for `repair`."""
+    check = _Check(files, root, deep, None)
+    check.run()
+    return check
+
+
+class _Check:
+    """One run over a store."""
+
+    def __init__(self, files: Files, root: str, deep: bool, progress: Progress | None) -> None:
+        self.files = files
+        self.root = root
+        self.deep = deep
+        self.report = Verification(root, deep=deep)
+        self.store: bytes | None = None  # the store's id
+        self.catalog = Catalog()
+        self.catalog_whole = True  # the newest generation can be read, or there is none to read
+        self.shards: list[Inspection] = []
+        self.orphans: list[TopicEntry] = []  # topics on disk that no catalog lists
+        self._progress = progress
+        self._done = 0
+        self._total = 0
+
+    def run(self) -> None:
+        self.identity()
+        if self._progress is not None:
+            self._total = sum(self._sizes())
+        self.catalogs()
+        self.topics()
+        self.journals()
+        self.root_names()
+
+    def say(
+        self, kind: str, path: str, reason: str, position: int | None = None, *,
+        severity: Severity | None = None,
+    ) -> None:  # fmt: skip
+        self.report.problems.append(
+            Problem(kind, severity or KINDS[kind][0], path, reason, position=position)
+        )
+
+    def _advance(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def _sizes(self) -> Iterator[int]:
+        for folder in shard_folders(self.files, self.root):
+            for name in self.files.list(folder):
+                if names.parse_segment(name) is not None:
+                    yield self._size(join(folder, name))
+
+    def _size(self, path: str) -> int:
+        try:
+            file = self.files.open(path, "r")
+        except StorageError:
+            return 0
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _read(self, path: str, limit: int) -> bytes | None:
+        """A small file's bytes; None, and a problem, when the OS refuses them."""
+        try:
+            file = self.files.open(path, "r")
+            try:
+                data = file.read(0, limit)
+            finally:
+                file.close()
+        except StorageError as problem:
+            self.say("unreadable", path, str(problem))
+            return None
+        self.report.files += 1
+        self.report.bytes += len(data)
+        return data
+
+    # -- identity --
+
+    def identity(self) -> None:
+        files, root = self.files, self.root
+        kind = files.kind(root)
+        if kind == "link":
+            kind = files.kind(join(root, "."))
+        if kind != "dir":
+            raise NotAStore(f"there is no Esker store at {root}; give the directory of a store")
+        path = join(root, names.IDENTITY)
+        if not files.kind(path):
+            self.store = id_in_segments(files, root)
+            if self.store is None:
+                raise NotAStore(f"there is no Esker store at {root}: it has no {names.IDENTITY}")
+            self.say("identity", path, "the identity file is not there")
+            return
+        data = self._read(path, catalog_format.IDENTITY_SIZE + 1)
+        found = catalog_format.decode_identity(data) if data is not None else "cannot be read"
+        if isinstance(found, tuple):
+            self.store = found[0]
+            if len(data or b"") > catalog_format.IDENTITY_SIZE:
+                self.say("identity", path, "bytes behind its end", 48, severity="warning")
+            return
+        if found.startswith("version"):
+            raise FormatTooNew(
+                f"{root} was written by a later Esker (store format {found}); nothing was "
+                "touched. Install a newer esker to check it."
+            )
+        self.store = id_in_segments(files, root)
+        if data is not None:
+            self.say("identity", path, found, 0)
+
+    # -- catalogs --
+
+    def catalogs(self) -> None:
+        found = (names.parse_catalog(name) for name in self.files.list(self.root))
+        generations = sorted((g for g in found if g is not None), reverse=True)
+        chosen = 0
+        for generation in generations:
+            path = join(self.root, names.catalog(generation))
+            reason = self._catalog(path, generation, chosen)
+            if not reason:
+                chosen = chosen or generation
+            elif reason.startswith("version"):
+                self.say("newer", path, f"catalog {reason}", 4)
+            else:
+                self.say("catalog", path, reason, 0, severity="warning" if chosen else "error")
+        self.catalog_whole = not generations or chosen == generations[0]
+
+    def _catalog(self, path: str, generation: int, chosen: int) -> str:
+        data = self._read(path, catalog_format.CATALOG_BYTES_MAX)
+        if data is None:
+            return "it cannot be read"
+        store = self.store
+        if store is None:
+            store = bytes(data[24:40])
+        decoded = catalog_format.decode_catalog(data, store)
+        if isinstance(decoded, str):
+            return decoded
+        catalog, written = decoded
+        size = catalog_format.CATALOG_HEADER_SIZE + int.from_bytes(data[16:20], "little")
+        if written != generation:
+            return f"it is generation {written} by its own account"
+        if not chosen:
+            self.catalog = catalog
+        return "" if len(data) == size else "bytes behind its end"
+
+    # -- topics and shards --
+
+    def topics(self) -> None:
+        top = join(self.root, names.TOPICS)
+        listed = {entry.id: entry for entry in self.catalog.topics}
+        there: set[int] = set()
+        for name in sorted(self.files.list(top)):
+            number = names.parse_number(name)
+            if number is None or self.files.kind(join(top, name)) != "dir":
+                self.say("stranger", join(top, name), "not a topic's directory")
+                continue
+            there.add(number)
+            if number not in listed:
+                self._orphan(join(top, name), number)
+        for entry in sorted(listed.values(), key=lambda entry: entry.id):
+            self.report.topics += 1
+            self._topic(join(top, names.topic(entry.id)), entry)
+
+    def _topic(self, folder: str, entry: TopicEntry) -> None:
+        wanted = {names.shard(number): number for number in range(entry.options.shards)}
+        for name in sorted(self.files.list(folder)):
+            if name not in wanted or self.files.kind(join(folder, name)) != "dir":
+                self.say("stranger", join(folder, name), "not a shard's directory")
+        for name, number in wanted.items():
+            path = join(folder, name)
+            if self.files.kind(path) != "dir":
+                self.report.problems.append(
+                    Problem("missing_shard", "error", path, "the shard's directory is not there",
+                            entry.name, number)
+                )  # fmt: skip
+                continue
+            self._add(inspect_shard(self.files, path, entry, number, self.store, deep=self.deep,
+                                    progress=self._advance))  # fmt: skip
+
+    def _add(self, found: Inspection) -> None:
+        report = self.report
+        self.shards.append(found)
+        report.problems += found.problems
+        report.gaps += found.gaps
+        report.shards += 1
+        report.files += found.files
+        report.bytes += found.bytes
+        report.segments += len(found.segments)
+        report.frames += sum(seen.frames for seen in found.segments)
+        report.records += sum(seen.readable for seen in found.segments)
+        if found.holder is not None and found.holder.pid not in report.writers:
+            report.writers.append(found.holder.pid)
+
+    def _orphan(self, folder: str, number: int) -> None:
+        """A topic's directory that the catalog does not know."""
+        shards = [names.parse_number(name) for name in self.files.list(folder)]
+        entry, held = None, False
+        for shard in sorted(shard for shard in shards if shard is not None):
+            stand_in = TopicEntry(number, "", 1, 0, TopicOptions())
+            path = join(folder, names.shard(shard))
+            found = inspect_shard(self.files, path, stand_in, shard, self.store, deep=False)
+            held = held or bool(found.segments)
+            entry = entry or config_of(found)
+        if entry is not None and entry.id == number:
+            self.orphans.append(entry)
+            self.say("orphan_topic", folder, f"topic {entry.name!r} is in no catalog")
+        elif held:
+            self.say("orphan_topic", folder, "segments of a topic that nothing names")
+        else:
+            self.say("leftover", folder, "directories of a topic that was not finished")
+
+    # -- journals --
+
+    def journals(self) -> None:
+        folder = join(self.root, names.JOURNALS)
+        for name in sorted(self.files.list(folder)):
+            path = join(folder, name)
+            number = names.parse_journal(name)
+            if number is None:
+                if not (name.endswith(".lock") and name.removesuffix(".lock").isdigit()):
+                    self.say("stranger", path, "not a journal")
+                continue
+            live = self.files.holder(path.removesuffix(".journal") + ".lock") is not None
+            self._journal(path, live)
+
+    def _journal(self, path: str, live: bool) -> None:
+        try:
+            data = self._read(path, 1 << 31)
+        except StorageError:
+            data = None
+        if data is None or live:  # a living one changes while we look; recovery alone reads it
+            return
+        header = journal_format.decode_header(data[: journal_format.HEADER_SIZE])
+        if isinstance(header, str):
+            if header.startswith("version"):
+                self.say("newer", path, f"journal {header}", 8)
+            elif data.strip(b"\0"):
+                self.say("journal", path, header, 0)
+            else:
+                self.say("torn_journal", path, "a journal that was being made")
+            return
+        if self.store is not None and header.store != self.store:
+            self.say("journal", path, "a journal of another store", 16)
+            return
+        self._entries(path, data, header)
+
+    def _entries(self, path: str, data: bytes, header: JournalHeader) -> None:
+        flaws: list[tuple[int, str]] = []
+        position, durable, count = journal_format.HEADER_SIZE, 0, 0
+        while position < len(data):
+            entry = journal_entry(data, position, header.salt)
+            if isinstance(entry, Entry):
+                count += 1
+                durable = max(durable, entry.synced)
+                size = journal_format.ENTRY_SIZE + entry.size
+                if any(data[position + size : position + padded(size)]):
+                    self.say("padding", path, "padding that is not zero", position + size)
+                position += padded(size)
+                continue
+            following = next_entry(data, position + 8, header.salt)
+            if entry or following < len(data) or data[position:].strip(b"\0"):
+                flaws.append((position, entry or "zeros where an entry should be"))
+            position = following
+        for position, reason in flaws:
+            if position < durable:
+                self.say("journal", path, reason, position)
+            else:
+                self.say("torn_journal", path, reason, position)
+                break
+        if count:
+            self.say("pending_journal", path, f"{count} entries of a process that is gone")
+
+    # -- the rest --
+
+    def root_names(self) -> None:
+        ours = {names.IDENTITY, names.CATALOG_LOCK, names.RECOVERY_LOCK, names.JOURNALS,
+                names.TOPICS, names.QUARANTINE} | _IGNORED  # fmt: skip
+        for name in sorted(self.files.list(self.root)):
+            path = join(self.root, name)
+            if name in ours or name.startswith(".") or names.parse_catalog(name) is not None:
+                continue
+            if name.endswith(names.TEMPORARY):
+                self.say("leftover", path, "a file that was being made")
+            else:
+                self.say("stranger", path, "not a file of Esker's")
+
+
+def journal_entry(data: bytes, position: int, salt: int) -> Entry | str:
+    """The entry at a position of a journal, or why there is none ("" for zeros)."""
+    entry = journal_format.decode_entry(
+        data[position : position + journal_format.ENTRY_SIZE], position, salt
+    )
+    if isinstance(entry, str):
+        return entry
+    begin = position + journal_format.ENTRY_SIZE
+    body = data[begin : begin + entry.size]
+    if len(body) < entry.size:
+        return "the journal ends inside an entry"
+    return entry if checksum(body, salt) == entry.body_checksum else "its bytes do not match"
+
+
+def next_entry(data: bytes, position: int, salt: int) -> int:
+    """Where the next whole entry begins; the journal's end when there is none."""
+    found = data.find(journal_format.ENTRY_MAGIC, position)
+    while found >= 0:
+        if not found & 7 and isinstance(journal_entry(data, found, salt), Entry):
+            return found
+        found = data.find(journal_format.ENTRY_MAGIC, found + 1)
+    return len(data)
+
+
+def shard_folders(files: Files, root: str) -> Iterator[str]:
+    """Every directory that could be a shard's."""
+    top = join(root, names.TOPICS)
+    for topic in sorted(files.list(top)):
+        if names.parse_number(topic) is None or files.kind(join(top, topic)) != "dir":
+            continue
+        for shard in sorted(files.list(join(top, topic))):
+            folder = join(top, topic, shard)
+            if names.parse_number(shard) is not None and files.kind(folder) == "dir":
+                yield folder
+
+
+def id_in_segments(files: Files, root: str) -> bytes | None:
+    """The store's id as most of its segments name it."""
+    votes: Counter[bytes] = Counter()
+    for folder in shard_folders(files, root):
+        for name in files.list(folder):
+            if names.parse_segment(name) is None:
+                continue
+            try:
+                file = files.open(join(folder, name), "r")
+            except StorageError:
+                continue
+            try:
+                header = segment_format.decode_header(file.read(0, segment_format.HEADER_SIZE))
+            finally:
+                file.close()
+            if not isinstance(header, str):
+                votes[header.store] += 1
+    return votes.most_common(1)[0][0] if votes else None

@@ -1,0 +1,1148 @@
+"""The public API, verb by verb. Arrow has its own file, threads and processes have theirs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import esker
+from esker import errors
+from esker.engine.intake import fnv1a
+from esker.options import BUFFER_RECORDS, SMALL_RECORD_BYTES
+from tests.helpers import HandClock, Threads, snapshot, wait_until
+
+START = 1_800_000_000_000_000  # where a HandClock begins
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def still(tmp_path: Path, clock: HandClock) -> Iterator[esker.Store]:
+    """A store without threads on a clock that stands still: nothing happens by itself."""
+    with esker.open(tmp_path / "data", clock=clock, background=False) as opened:
+        yield opened
+
+
+# ---- opening and closing ---------------------------------------------------------------------
+
+
+def test_what_was_appended_is_there_after_closing_and_opening(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        store["orders"].append(b"one")
+        store["orders"].append("two")
+    with esker.open(tmp_path / "data") as store:
+        assert [record.value for record in store["orders"].read()] == [b"one", b"two"]
+        assert store.recovery.clean
+
+
+def test_a_store_is_opened_by_path_object_and_by_text(tmp_path: Path) -> None:
+    for path in (tmp_path / "data", str(tmp_path / "data")):
+        with esker.open(path) as store:
+            store["t"].append(b"x")
+            assert store.path == str(tmp_path / "data")
+    with esker.open(tmp_path / "data") as store:
+        assert len(store["t"]) == 2
+
+
+def test_missing_directories_are_made(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "a" / "b" / "data") as store:
+        store["t"].append(b"x")
+    assert (tmp_path / "a" / "b" / "data" / "esker.store").is_file()
+
+
+def test_a_store_in_memory_does_everything_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with esker.open(":memory:") as store:
+        topic = store.create("t", segment_bytes="4KiB", durability="fsync")
+        for n in range(300):
+            topic.append(b"%d" % n * 10, tag=f"t{n}", wait=n % 50 == 0)
+        topic.sync()
+        assert [record.value for record in topic.read()] == [b"%d" % n * 10 for n in range(300)]
+        assert topic[-1].tag == "t299"
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_store_in_memory_is_its_own() -> None:
+    with esker.open(":memory:") as one, esker.open(":memory:") as other:
+        one["t"].append(b"x")
+        assert list(one) == ["t"]
+        assert list(other) == []
+
+
+def test_a_reader_opens_beside_a_writer_and_sees_what_it_writes(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as writer, esker.open(tmp_path / "data", mode="r") as reader:
+        writer["t"].append(b"one")
+        writer["t"].flush()
+        assert [record.value for record in reader["t"].read()] == [b"one"]
+        writer["t"].append_many([b"two", b"three"])
+        assert [record.value for record in reader["t"].read(1)] == [b"two", b"three"]
+        assert reader["t"].end() == 3
+
+
+def test_a_reader_sees_topics_made_after_it_was_opened(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as writer, esker.open(tmp_path / "data", mode="r") as reader:
+        assert list(reader) == []
+        writer["late"].append(b"x", wait=True)
+        assert list(reader) == ["late"]
+        assert [record.value for record in reader["late"].read()] == [b"x"]
+
+
+def test_a_reader_changes_nothing(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append_many([b"x"] * 100)
+    before = snapshot(tmp_path)
+    with esker.open(tmp_path / "data", mode="r") as reader:
+        assert len(list(reader["t"].read())) == 100
+        assert reader["t"].counters()["total_records"] == 100
+        for change in (
+            lambda: reader["t"].append(b"x"),
+            lambda: reader["t"].append_many([b"x"]),
+            lambda: reader["t"].append_arrow(reader["t"][:]),
+            lambda: reader.create("new"),
+            lambda: reader["t"].sync(),
+            lambda: reader.sync(),
+        ):
+            with pytest.raises(esker.ReadOnlyStore, match='mode="rw"'):
+                change()
+    assert snapshot(tmp_path) == before
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+    store = esker.open(tmp_path / "data")
+    store["t"].append(b"x")
+    store.close()
+    store.close()
+
+
+def test_a_store_that_nobody_closed_is_closed_at_exit(tmp_path: Path) -> None:
+    code = "import esker, sys; esker.open(sys.argv[1])['t'].append(b'kept')"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "data")], check=True, timeout=60)
+    with esker.open(tmp_path / "data") as store:
+        assert [record.value for record in store["t"].read()] == [b"kept"]
+        assert store.recovery.clean
+
+
+def test_a_store_says_what_it_is(store: esker.Store) -> None:
+    assert repr(store) == f"<esker store {store.path} (rw), 0 topics>"
+    assert repr(store["t"]) == "<esker topic 't', not yet created>"
+    store["t"].append(b"x")
+    assert repr(store["t"]) == "<esker topic 't', 1 shards, disk>"
+
+
+# ---- topics ----------------------------------------------------------------------------------
+
+
+def test_a_topic_is_made_by_its_first_append_and_not_before(store: esker.Store) -> None:
+    topic = store["orders"]
+    assert "orders" not in store
+    assert list(store) == []
+    topic.append(b"x")
+    assert "orders" in store
+    assert list(store) == ["orders"]
+    assert store["orders"] is topic
+
+
+def test_reading_a_topic_that_is_not_there_says_what_there_is(store: esker.Store) -> None:
+    store["orders"].append(b"x")
+    for look in (
+        lambda: store["order"].read(),
+        lambda: store["order"].batches(),
+        lambda: store["order"].follow(),
+        lambda: store["order"][0],
+        lambda: store["order"][:],
+        lambda: len(store["order"]),
+        lambda: store["order"].end(),
+        lambda: store["order"].options,
+    ):
+        with pytest.raises(esker.TopicNotFound, match="did you mean 'orders'"):
+            look()
+    assert list(store) == ["orders"]
+
+
+def test_names_come_sorted(store: esker.Store) -> None:
+    for name in ("b", "a", "Z", "9", "a.b:c-d_e"):
+        store.create(name)
+    assert list(store) == ["9", "Z", "a", "a.b:c-d_e", "b"]
+    assert len(store) == 5
+
+
+def test_options_of_a_topic_are_kept(tmp_path: Path) -> None:
+    given = {
+        "shards": 3, "durability": "fsync", "compression": "zstd", "compress_min_bytes": 100,
+        "segment_bytes": "1MiB", "segment_records": 1000, "segment_age": "7d",
+        "max_record_bytes": "64KiB",
+    }  # fmt: skip
+    with esker.open(tmp_path / "data") as store:
+        made = store.create("t", **given).options
+    with esker.open(tmp_path / "data") as store:
+        kept = store["t"].options
+    assert kept == made
+    assert (kept.shards, kept.durability, kept.compression) == (3, "fsync", "zstd")
+    assert (kept.segment_bytes, kept.max_record_bytes) == (1 << 20, 64 << 10)
+    assert kept.segment_age_us == 7 * 86_400_000_000
+
+
+def test_creating_a_topic_again_is_refused_unless_it_is_the_same(store: esker.Store) -> None:
+    made = store.create("t", shards=2)
+    with pytest.raises(esker.TopicExists, match="exists"):
+        store.create("t", shards=2)
+    with pytest.raises(esker.TopicExists, match="shards=2"):
+        store.create("t", shards=3, exist_ok=True)
+    assert store.create("t", shards=2, exist_ok=True) is made
+    assert store.create("t", exist_ok=True) is made
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory", "ephemeral"])
+def test_every_class_appends_reads_and_goes_on_after_opening_again(
+    tmp_path: Path, durability: str
+) -> None:
+    with esker.open(tmp_path / "data") as store:
+        topic = store.create("t", durability=durability)
+        assert topic.append(b"a", wait=True) == 0
+        assert topic.append(b"b") == 1
+        assert topic.append_many([b"c", b"d"], wait=True).first == 2
+        topic.sync()
+        assert [record.value for record in topic.read()] == [b"a", b"b", b"c", b"d"]
+    with esker.open(tmp_path / "data") as store:
+        topic = store["t"]
+        kept = [] if durability == "ephemeral" else [b"a", b"b", b"c", b"d"]
+        assert [record.value for record in topic.read()] == kept
+        assert topic.append(b"e", wait=True) == 4, "an offset was issued twice"
+        assert topic[4].value == b"e"
+
+
+def test_an_ephemeral_topic_never_touches_the_disk(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        topic = store.create("t", durability="ephemeral")
+        topic.append_many([b"a secret"] * 100, wait=True)
+        store.sync()
+    contents = b"".join(c for c in snapshot(tmp_path).values() if isinstance(c, bytes))
+    assert b"a secret" not in contents
+
+
+# ---- appending -------------------------------------------------------------------------------
+
+
+def test_every_field_of_a_record_comes_back(store: esker.Store) -> None:
+    topic = store["orders"]
+    moment = datetime(2026, 11, 15, 10, 0, 0, 123456, tzinfo=UTC)
+    offset = topic.append(
+        b"value",
+        key=b"user-7",
+        tag="order-7731",
+        node="eu-1",
+        headers={"h": b"v", "empty": b""},
+        timestamp=moment,
+    )
+    topic.flush()
+    (record,) = topic.read()
+    assert record == esker.Record(
+        value=b"value",
+        key=b"user-7",
+        tag="order-7731",
+        node="eu-1",
+        headers={"h": b"v", "empty": b""},
+        timestamp=1_794_736_800_123_456,
+        offset=offset,
+        shard=0,
+    )
+    assert record.time == moment
+    assert record.text == "value"
+
+
+def test_a_record_reads_its_value_as_json(store: esker.Store) -> None:
+    store["t"].append('{"a": [1, 2]}', wait=True)
+    assert store["t"][0].json() == {"a": [1, 2]}
+
+
+def test_text_keys_and_text_headers_are_stored_as_utf8(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append("grüße", key="schlüssel", headers={"ü": "ö"}, wait=True)
+    record = topic[0]
+    assert record.value == "grüße".encode()
+    assert record.key == "schlüssel".encode()
+    assert record.headers == {"ü": "ö".encode()}
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_other_kinds_of_bytes_are_copied(store: esker.Store, kind: Any) -> None:
+    topic = store["t"]
+    source = bytearray(b"abc")
+    topic.append(kind(source), key=kind(source), headers={"h": kind(source)})
+    source[:] = b"xyz"
+    topic.flush()
+    assert (topic[0].value, topic[0].key, topic[0].headers) == (b"abc", b"abc", {"h": b"abc"})
+
+
+def test_values_may_be_empty_and_hold_any_byte(store: esker.Store) -> None:
+    values = [b"", bytes(range(256)), b"\0", b"", b"\xff" * 9, b"ESKF" * 20, b""]
+    topic = store["t"]
+    for value in values:
+        topic.append(value)
+    topic.append_many(values)
+    topic.append_many(values * 3)
+    with topic.batch() as batch:
+        for value in values:
+            batch.append(value)
+    topic.sync()
+    assert [record.value for record in topic.read()] == values * 6
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_record_of_16_mib_fits_and_one_byte_more_does_not(store: esker.Store, wait: bool) -> None:
+    topic = store["t"]
+    large = bytes(range(256)) * (64 << 10)
+    assert len(large) == 16 << 20
+    topic.append(b"before")
+    assert topic.append(large, wait=wait) == 1
+    assert topic.append_many([large, b"after"]).first == 2
+    for call in (
+        lambda: topic.append(large + b"x", wait=wait),
+        lambda: topic.append_many([b"small", large + b"x"]),
+        lambda: topic.append_many([b"small"] * 20 + [large + b"x"]),
+    ):
+        with pytest.raises(esker.RecordTooLarge, match="max_record_bytes=16777216"):
+            call()
+    topic.flush()
+    assert [len(record.value) for record in topic.read()] == [6, 16 << 20, 16 << 20, 5]
+    assert topic[1].value == large
+
+
+def test_the_limit_of_a_topic_holds_for_small_records_too(store: esker.Store) -> None:
+    topic = store.create("t", max_record_bytes=10)
+    for _ in range(3):  # the first append takes another way than the next ones
+        topic.append(b"x" * 10)
+        with pytest.raises(esker.RecordTooLarge):
+            topic.append(b"x" * 11)
+    topic.flush()
+    assert len(topic) == 3
+
+
+def test_a_record_gets_the_time_of_the_clock(still: esker.Store, clock: HandClock) -> None:
+    topic = still["t"]
+    topic.append(b"a", wait=True)
+    clock.forward(1.5)
+    topic.append_many([b"b", b"c"])
+    assert [record.timestamp for record in topic.read()] == [
+        START, START + 1_500_000, START + 1_500_000,
+    ]  # fmt: skip
+
+
+def test_timestamps_are_given_as_numbers_or_datetimes(store: esker.Store) -> None:
+    topic = store["t"]
+    naive = datetime(2026, 11, 15, 10)  # noqa: DTZ001
+    east = datetime(2026, 11, 15, 12, tzinfo=timezone(timedelta(hours=2)))
+    for stamp in (0, -1, 1 << 61, naive, east, datetime(1, 1, 1, tzinfo=UTC)):
+        topic.append(b"x", timestamp=stamp)
+    topic.flush()
+    assert [record.timestamp for record in topic.read()] == [
+        0, -1, 1 << 61, 1_794_736_800_000_000, 1_794_736_800_000_000, -62_135_596_800_000_000,
+    ]  # fmt: skip
+
+
+def test_append_many_takes_bytes_text_and_records(store: esker.Store) -> None:
+    topic = store["t"]
+    span = topic.append_many(
+        [b"a", "b", esker.Record(b"c", key=b"k", tag="t", node="n", headers={"h": b"v"}, timestamp=5)]
+    )
+    assert (span.shard, span.first, span.last, span.next, len(span)) == (0, 0, 2, 3, 3)
+    found = list(topic.read())
+    assert [record.value for record in found] == [b"a", b"b", b"c"]
+    assert found[2] == esker.Record(b"c", b"k", "t", "n", {"h": b"v"}, 5, 2, 0)
+
+
+@pytest.mark.parametrize("count", [1, 12, 13, 5000])
+def test_append_many_takes_any_iterable(store: esker.Store, count: int) -> None:
+    topic = store["t"]
+    values = [b"%d" % n for n in range(count)]
+    topic.append_many(values)
+    topic.append_many(tuple(values))
+    topic.append_many(value for value in values)
+    topic.append_many(esker.Record(value) for value in values)
+    assert [record.value for record in topic.read()] == values * 4
+
+
+def test_records_that_were_read_can_be_appended(store: esker.Store) -> None:
+    source = [esker.Record(b"v", b"k", "t", "n", {"h": b"v"}, 7), esker.Record(b"w", timestamp=8)]
+    store["a"].append_many(source)
+    store["b"].append_many(store["a"].read())
+    assert list(store["b"].read()) == list(store["a"].read())
+
+
+def test_appending_nothing_gives_an_empty_span(store: esker.Store) -> None:
+    assert len(store["t"].append_many([])) == 0
+    assert list(store) == [], "appending nothing makes no topic"
+    store["t"].append_many([b"x", b"y"])
+    span = store["t"].append_many([])
+    assert (span.first, span.count) == (2, 0)
+
+
+def test_a_batch_with_one_bad_record_writes_none(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append(b"kept")
+    for count in (2, 20):
+        for bad in (3, None, ["x"], esker.Record(7)):  # type: ignore[arg-type]
+            with pytest.raises(esker.InvalidRecord):
+                topic.append_many([*[b"x"] * count, bad])
+    topic.flush()
+    assert [record.value for record in topic.read()] == [b"kept"]
+
+
+def test_a_batch_keeps_its_place_behind_what_is_buffered(store: esker.Store) -> None:
+    topic = store["t"]
+    assert topic.append(b"0") == 0
+    assert topic.append(b"1") == 1
+    assert topic.append_many([b"2", b"3"]).first == 2
+    assert topic.append(b"4") == 4
+    assert topic.append(b"5", wait=True) == 5
+    assert [record.value for record in topic.read()] == [b"%d" % n for n in range(6)]
+
+
+def test_a_batch_is_one_frame_and_seen_as_a_whole(store: esker.Store) -> None:
+    topic = store["t"]
+    with topic.batch() as batch:
+        batch.append(b"a", key=b"k")
+        batch.append("b", tag="t", headers={"h": b"v"})
+        assert len(batch) == 2
+        assert "t" not in store
+    assert isinstance(batch.span, esker.Span)
+    assert (batch.span.first, batch.span.count) == (0, 2)
+    (found,) = topic.batches()
+    assert [record.value for record in found] == [b"a", b"b"]
+
+
+def test_a_batch_whose_block_fails_is_not_written(store: esker.Store) -> None:
+    topic = store["t"]
+
+    class Stop(Exception):
+        pass
+
+    with pytest.raises(Stop), topic.batch() as batch:
+        batch.append(b"a")
+        raise Stop
+    assert batch.span is None
+    with pytest.raises(esker.InvalidRecord), topic.batch() as batch:
+        batch.append(b"a")
+        batch.append(5)  # type: ignore[arg-type]
+    assert list(store) == []
+
+
+def test_an_empty_batch_writes_nothing(store: esker.Store) -> None:
+    with store["t"].batch() as batch:
+        pass
+    assert batch.span is None
+    assert list(store) == []
+
+
+def test_a_batch_larger_than_a_segment_is_refused_whole(store: esker.Store) -> None:
+    topic = store.create("t", segment_bytes="64KiB")
+    with pytest.raises(esker.BatchTooLarge, match="segment_bytes"):
+        topic.append_many([b"x" * 1000] * 100)
+    assert len(topic) == 0
+    topic.append_many([b"x" * 1000] * 50)
+    assert len(topic) == 50
+
+
+def test_waiting_returns_when_the_class_is_met(store: esker.Store) -> None:
+    fsync = store.create("fsync", durability="fsync")
+    assert fsync.append(b"x", wait=True) == 0
+    assert fsync.durable() == 1
+    assert fsync.append_many([b"y"] * 30, wait=True).count == 30
+    assert fsync.durable() == 31
+    assert fsync.append(b"z", wait=5.0) == 31
+    disk = store.create("disk", durability="disk")
+    disk.append(b"x", wait=True)
+    assert disk.end() == 1
+
+
+def test_sync_makes_everything_durable(still: esker.Store) -> None:
+    for durability in ("fsync", "disk"):
+        topic = still.create(durability, durability=durability)
+        for n in range(10):
+            topic.append(b"%d" % n)
+        topic.append_many([b"x"] * 10)
+        topic.append(b"y")
+        topic.sync()
+        assert (topic.durable(), topic.end()) == (21, 21)
+
+
+def test_sync_of_the_store_covers_all_topics(still: esker.Store) -> None:
+    topics = [still.create(f"t{n}", durability=d) for n, d in enumerate(["fsync", "disk"] * 6)]
+    for topic in topics:
+        topic.append(b"x", key=b"k")
+    still.sync()
+    assert [topic.durable() for topic in topics] == [1] * 12
+
+
+def test_buffered_records_are_not_seen_before_they_are_flushed(still: esker.Store) -> None:
+    topic = still.create("t")
+    assert [topic.append(b"a"), topic.append(b"b", tag="t")] == [0, 1]
+    assert list(topic.read()) == []
+    assert topic.end() == 0
+    assert len(topic) == 0
+    with pytest.raises(esker.OffsetOutOfRange):
+        topic[0]
+    topic.flush()
+    assert [record.value for record in topic.read()] == [b"a", b"b"]
+
+
+def test_the_linger_flushes_a_buffer(still: esker.Store, clock: HandClock) -> None:
+    topic = still.create("t")
+    topic.append(b"a")
+    still.tick()
+    assert topic.end() == 0
+    clock.forward(0.019)
+    still.tick()
+    assert topic.end() == 0
+    clock.forward(0.002)
+    still.tick()
+    assert topic.end() == 1
+
+
+def test_the_background_flushes_by_itself(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append(b"a")
+    wait_until(lambda: topic.end() == 1, "the linger")
+    topic.append(b"b", tag="t")
+    wait_until(lambda: topic.end() == 2, "the linger")
+    wait_until(lambda: topic.durable() == 2, "the tick")
+
+
+def test_without_a_linger_every_append_is_written(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", linger=0, background=False) as store:
+        assert store["t"].append(b"a") == 0
+        assert [record.value for record in store["t"].read()] == [b"a"]
+
+
+def test_a_full_buffer_is_flushed(still: esker.Store) -> None:
+    topic = still.create("t")
+    for n in range(BUFFER_RECORDS + 1):
+        topic.append(b"%d" % n)
+    assert topic.end() == BUFFER_RECORDS
+    large = still.create("large")
+    for _ in range(100):
+        large.append(b"x" * 100_000)
+    assert large.end() > 80, "large records are counted by their bytes"
+    headed = still.create("headed")
+    for _ in range(100):
+        headed.append(b"", headers={"h": b"x" * 100_000})
+    assert headed.end() > 80, "headers count too"
+
+
+def test_the_tick_makes_class_disk_durable(still: esker.Store, clock: HandClock) -> None:
+    topic = still.create("t")
+    topic.append(b"a", wait=True)
+    assert (topic.end(), topic.durable()) == (1, 0)
+    clock.forward(0.5)
+    still.tick()
+    assert topic.durable() == 1
+
+
+def test_class_fsync_shows_nothing_that_is_not_durable(still: esker.Store) -> None:
+    topic = still.create("t", durability="fsync")
+    topic.append(b"a")
+    topic.flush()
+    assert list(topic.read()) == []
+    topic.sync()
+    assert [record.value for record in topic.read()] == [b"a"]
+
+
+def test_strong_readers_stop_at_what_is_durable(still: esker.Store) -> None:
+    topic = still.create("t")
+    topic.append(b"a", wait=True)
+    topic.sync()
+    topic.append(b"b", wait=True)
+    assert [record.value for record in topic.read()] == [b"a", b"b"]
+    assert [record.value for record in topic.read(consistency="strong")] == [b"a"]
+    (batch,) = topic.batches(consistency="strong")
+    assert len(batch) == 1
+    topic.sync()
+    assert len(list(topic.read(consistency="strong"))) == 2
+
+
+def test_an_append_that_may_not_wait_says_when_it_would(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", max_unflushed_bytes="64KiB", background=False) as store:
+        topic = store.create("t")
+        assert topic.append_nowait(b"x") == 0
+        topic.append_many([b"x" * 1000] * 100)
+        with pytest.raises(esker.WouldBlock, match="max_unflushed_bytes=65536"):
+            topic.append_nowait(b"y", tag="t")
+        assert topic.append(b"z") == 101, "the waiting append makes room by syncing"
+        assert topic.append_nowait(b"y", key=b"k", tag="t") == 102
+        topic.flush()
+        assert topic[102].tag == "t"
+
+
+# ---- positions -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hourly(still: esker.Store, clock: HandClock) -> esker.Topic:
+    """Ten records, one an hour, the last one now; in several segments."""
+    topic = still.create("hourly", segment_records=3)
+    for n in range(10):
+        if n:
+            clock.forward(3600)
+        topic.append(b"%d" % n, wait=True)
+    return topic
+
+
+def offsets(topic: esker.Topic, start: Any, stop: Any = None) -> list[int]:
+    found = [record.offset for record in topic.read(start, stop)]
+    assert found == [r.offset for batch in topic.batches(start, stop) for r in batch]
+    assert found == [record.offset for record in topic[start:stop]]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("position", "first"),
+    [
+        ("earliest", 0),
+        (None, 0),
+        ("latest", 10),
+        (0, 0),
+        ("0", 0),
+        (7, 7),
+        ("7", 7),
+        (9, 9),
+        (10, 10),
+        (11, 10),
+        (10**18, 10),
+        (-1, 9),
+        ("-1", 9),
+        (-10, 0),
+        (-11, 0),
+        ("-99999", 0),
+        ("@-0s", 9),
+        ("@-15m", 9),
+        ("@-60m", 8),
+        ("@-1h", 8),
+        ("@-3600.5s", 8),
+        ("@-0.5d", 0),
+        ("@-90m", 8),
+        ("@-3600000ms", 8),
+        ("@-3600000001us", 8),
+        ("@-1w", 0),
+        ("@-99999999999999999999w", 0),
+        (" earliest ", 0),
+    ],
+)
+def test_a_position_is_where_reading_begins(
+    hourly: esker.Topic, position: Any, first: int
+) -> None:
+    assert offsets(hourly, position) == list(range(first, 10))
+    followed = [r.offset for r in hourly.follow(position, timeout=0)]
+    assert followed == list(range(first, 10)) or first == 10
+
+
+def iso(us: int) -> str:
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat()
+
+
+def test_a_time_is_where_reading_begins(hourly: esker.Topic) -> None:
+    hour = 3_600_000_000
+    assert offsets(hourly, "@" + iso(START)) == list(range(10))
+    assert offsets(hourly, "@" + iso(START + 1)) == list(range(1, 10))
+    assert offsets(hourly, "@" + iso(START + 4 * hour)) == list(range(4, 10))
+    assert offsets(hourly, "@" + iso(START + 4 * hour + 1)) == list(range(5, 10))
+    assert offsets(hourly, "@" + iso(START + 9 * hour + 1)) == []
+    assert offsets(hourly, "@1970-01-01") == list(range(10))
+    assert offsets(hourly, "@2027-01-15T08:00:00+00:00") == list(range(10))
+    assert offsets(hourly, "@2027-01-15T10:00:00") == list(range(2, 10)), "naive times are UTC"
+    assert offsets(hourly, "@2027-01-15T12:00:00+02:00") == list(range(2, 10))
+    assert offsets(hourly, datetime.fromtimestamp((START + 2 * hour) / 1e6, UTC)) == [*range(2, 10)]
+
+
+def test_a_position_is_where_reading_ends(hourly: esker.Topic) -> None:
+    assert offsets(hourly, 2, 5) == [2, 3, 4]
+    assert offsets(hourly, "earliest", "-7") == [0, 1, 2]
+    assert offsets(hourly, -4, -2) == [6, 7]
+    assert offsets(hourly, "@-3h", "@-1h") == [6, 7]
+    assert offsets(hourly, 5, 2) == []
+    assert offsets(hourly, 8, 99) == [8, 9]
+    assert offsets(hourly, 3, "latest") == list(range(3, 10))
+
+
+def test_times_out_of_order_are_found(still: esker.Store) -> None:
+    topic = still.create("t", segment_records=2)
+    for stamp in (50, 10, 40, 20, 30, 90, 15, 60):
+        topic.append(b"x", timestamp=stamp, wait=True)
+    for stamp, first in ((0, 0), (50, 0), (51, 5), (90, 5), (91, 8)):
+        at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=stamp)
+        assert [r.offset for r in topic.read(at)] == list(range(first, 8)), stamp
+
+
+@pytest.mark.parametrize(
+    "position",
+    ["", "first", "now", "+5", "1.5", "--3", "@", "@yesterday", "@-15", "@15m", "@-m", "@-1x",
+     "@2026-13-01", "12345678901234567890", "٣", 1.5, True, b"latest", [], (0,), object()],
+)  # fmt: skip
+def test_what_is_not_a_position_is_refused_with_the_grammar(
+    hourly: esker.Topic, position: Any
+) -> None:
+    for call in (
+        lambda: hourly.read(position),
+        lambda: hourly.read("earliest", position),
+        lambda: hourly.batches(position),
+        lambda: hourly.follow(position),
+        lambda: hourly[position:],
+        lambda: hourly[:position],
+    ):
+        with pytest.raises(esker.InvalidPosition, match=r"earliest, latest, N, -N, @2026.*, @-15m"):
+            call()
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+def test_a_batch_never_holds_more_bytes_than_asked_for(still: esker.Store) -> None:
+    topic = still["t"]
+    values = [b"x" * (n * 37 % 200) for n in range(500)]
+    topic.append_many(values[:300])
+    for value in values[300:400]:
+        topic.append(value, wait=True)
+    topic.append_many(values[400:])
+    for most in (1, 199, 200, 1000, 10_000, 1 << 20):
+        batches = list(topic.batches(max_bytes=most))
+        assert [value for batch in batches for value in batch.values] == values
+        for batch, following in zip(batches, [*batches[1:], None], strict=True):
+            assert batch.nbytes <= most or len(batch) == 1
+            assert batch.nbytes == sum(map(len, batch.values))
+            assert following is None or following.first == batch.next_offset == batch.last + 1
+
+
+def test_a_batch_of_one_frame_is_cut_exactly(still: esker.Store) -> None:
+    topic = still["t"]
+    topic.append_many([b"x" * 100] * 1000)
+    sizes = [len(batch) for batch in topic.batches(max_bytes=1050)]
+    assert sizes == [10] * 100
+    assert [len(batch) for batch in topic.batches(max_bytes=1000)] == [10] * 100
+    assert [len(batch) for batch in topic.batches(max_bytes=999)] == [9] * 111 + [1]
+
+
+def test_a_batch_never_holds_more_records_than_asked_for(still: esker.Store) -> None:
+    topic = still["t"]
+    topic.append_many([b"x"] * 25)
+    topic.append_many([b"y"] * 5)
+    for most in (1, 7, 25, 30, 1000):
+        batches = list(topic.batches(max_records=most))
+        assert max(map(len, batches)) <= most
+        assert sum(map(len, batches)) == 30
+
+
+def test_reading_stops_after_the_limit(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append_many([b"%d" % n for n in range(100)])
+    assert [r.offset for r in topic.read(10, limit=3)] == [10, 11, 12]
+    assert list(topic.read(limit=0)) == []
+    assert len(list(topic.read(limit=1000))) == 100
+    assert [r.offset for r in topic.follow(98, limit=2)] == [98, 99]
+    assert list(topic.follow(0, limit=0)) == []
+
+
+def test_reading_sees_the_end_as_it_was_when_asked(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append_many([b"a", b"b"])
+    found = topic.read()
+    topic.append_many([b"c"])
+    assert [record.value for record in found] == [b"a", b"b"]
+
+
+def test_a_record_is_found_by_its_offset(still: esker.Store) -> None:
+    topic = still.create("t", segment_bytes="4KiB")
+    for n in range(400):
+        topic.append(b"%d" % n, tag=f"t{n}" if n % 3 else None, wait=n % 7 == 0)
+    still.sync()
+    still.tick()
+    for n in (0, 1, 7, 199, 200, 398, 399):
+        assert topic[n].value == b"%d" % n
+        assert topic[n].offset == n
+        assert topic[n].tag == (f"t{n}" if n % 3 else None)
+        assert topic[n - 400].value == b"%d" % n
+        assert topic.get(n) == topic[n]
+    for n in (400, 401, 10**18, -401, -(10**18)):
+        with pytest.raises(esker.OffsetOutOfRange, match=r"offsets 0\.\.399"):
+            topic[n]
+
+
+def test_len_earliest_and_end_agree(store: esker.Store) -> None:
+    topic = store.create("t", shards=3)
+    assert (len(topic), topic.earliest(), topic.end()) == (0, 0, 0)
+    topic.append_many([esker.Record(b"x", key=b"%d" % n) for n in range(50)])
+    assert len(topic) == 50
+    assert sum(topic.end(shard) - topic.earliest(shard) for shard in range(3)) == 50
+
+
+def test_a_slice_is_lazy_and_settles_when_first_read(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append_many([b"0", b"1"])
+    part = topic[1:]
+    topic.append_many([b"2"])
+    assert [record.value for record in part] == [b"1", b"2"]
+    topic.append_many([b"3"])
+    assert [record.value for record in part] == [b"1", b"2"], "read again, it is the same"
+    assert len(part) == 2
+    assert part.values == [b"1", b"2"]
+    assert [record.value for record in topic[1:]] == [b"1", b"2", b"3"]
+
+
+def test_the_length_of_a_slice_is_what_it_yields(still: esker.Store) -> None:
+    topic = still.create("t", segment_bytes="4KiB")
+    for n in range(200):
+        topic.append(b"x" * 50, wait=n % 5 == 0)
+    topic.flush()
+    still.tick()
+    for start, stop in ((0, 200), (0, 0), (5, 6), (17, 133), (-20, None), (190, 500), (50, 20)):
+        assert len(topic[start:stop]) == len([*iter(topic[start:stop])])
+
+
+def test_a_slice_has_no_step(store: esker.Store) -> None:
+    store["t"].append_many([b"x"] * 5)
+    with pytest.raises(esker.InvalidOption, match="step"):
+        store["t"][::2]
+
+
+def test_everything_can_be_read_across_many_segments_sealed_and_not(tmp_path: Path) -> None:
+    values = [b"%d" % n * (n % 40) for n in range(3000)]
+    with esker.open(tmp_path / "data") as store:
+        topic = store.create("t", segment_bytes="8KiB")
+        for value in values[:1000]:
+            topic.append(value)
+        for at in range(1000, 2000, 40):
+            topic.append_many(values[at : at + 40])
+        assert topic.counters()["segments_rolled"] > 5
+        topic.flush()
+        assert [record.value for record in topic.read()] == values[:2000]
+        wait_until(lambda: topic.counters()["seals"] > 3, "the sealer")
+        assert [record.value for record in topic.read()] == values[:2000]
+    with esker.open(tmp_path / "data") as store:
+        topic = store["t"]
+        assert [record.value for record in topic.read()] == values[:2000]
+        for value in values[2000:]:
+            topic.append(value)
+        topic.flush()
+        assert [record.value for record in topic.read()] == values
+        assert [record.value for record in topic.read(1500, 2500)] == values[1500:2500]
+
+
+def test_compressed_records_read_back_and_take_less_room(tmp_path: Path) -> None:
+    sizes = {}
+    for compression in ("none", "zstd"):
+        with esker.open(tmp_path / compression) as store:
+            topic = store.create("t", compression=compression)
+            topic.append_many([b"the same again and again" * 10] * 1000)
+            topic.append_many([b"x"])
+            assert len(list(topic.read())) == 1001
+            assert topic[500].value == b"the same again and again" * 10
+        sizes[compression] = sum(
+            path.stat().st_size for path in (tmp_path / compression).rglob("*.log")
+        )
+    assert sizes["zstd"] * 10 < sizes["none"]
+
+
+# ---- following -------------------------------------------------------------------------------
+
+
+def test_a_follower_is_woken_by_each_append(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append(b"before", wait=True)
+    seen: list[bytes] = []
+    threads = Threads()
+
+    def follow() -> None:
+        for record in topic.follow("latest", limit=3):
+            seen.append(record.value)
+            answered.set()
+
+    answered = threading.Event()
+    threads.start(follow)
+    for value in (b"a", b"b", b"c"):
+        wait_until(lambda: store._context.shards[0].waiters, "the follower to wait")
+        answered.clear()
+        topic.append(value, wait=True)
+        assert answered.wait(60)
+    threads.join()
+    assert seen == [b"a", b"b", b"c"]
+
+
+def test_a_follower_reads_what_is_there_and_then_what_comes(store: esker.Store) -> None:
+    topic = store["t"]
+    topic.append_many([b"0", b"1"])
+    seen = topic.follow("earliest", timeout=60)
+    assert [next(seen).value, next(seen).value] == [b"0", b"1"]
+    threads = Threads()
+    threads.start(lambda: topic.append(b"2", wait=True))
+    assert next(seen).value == b"2"
+    threads.join()
+
+
+def test_following_ends_when_nothing_comes(store: esker.Store) -> None:
+    store["t"].append(b"x", wait=True)
+    assert list(store["t"].follow("latest", timeout=0)) == []
+    assert [r.value for r in store["t"].follow(0, timeout=0.01)] == [b"x"]
+    assert [len(batch) for batch in store["t"].follow_batches(0, timeout=0.01)] == [1]
+
+
+def test_following_several_shards_sees_all_of_them(store: esker.Store) -> None:
+    topic = store.create("t", shards=4)
+    topic.append(b"first", key=b"a", wait=True)
+    threads = Threads()
+    seen: list[bytes] = []
+
+    def follow() -> None:
+        seen.extend(record.value for record in topic.follow("earliest", timeout=60, limit=41))
+
+    threads.start(follow)
+    for n in range(40):
+        topic.append(b"%d" % n, key=b"%d" % n, wait=n % 8 == 0)
+    topic.flush()
+    threads.join()
+    assert sorted(seen) == sorted([b"first", *(b"%d" % n for n in range(40))])
+
+
+def test_following_one_shard_leaves_the_others_alone(store: esker.Store) -> None:
+    topic = store.create("t", shards=4)
+    topic.append_many([esker.Record(b"%d" % n, key=b"%d" % n) for n in range(40)])
+    home = topic.shard_of(b"7")
+    found = [record.key for record in topic.follow(0, shard=home, timeout=0)]
+    assert found == [b"%d" % n for n in range(40) if topic.shard_of(b"%d" % n) == home]
+
+
+def test_a_strong_follower_waits_for_the_sync(still: esker.Store) -> None:
+    topic = still.create("t")
+    topic.append(b"a", wait=True)
+    assert list(topic.follow(0, timeout=0, consistency="strong")) == []
+    topic.sync()
+    found = [r.value for r in topic.follow(0, timeout=0, consistency="strong")]
+    assert found == [b"a"]
+
+
+def test_closing_the_store_ends_those_who_follow(tmp_path: Path) -> None:
+    store = esker.open(tmp_path / "data")
+    topics = [store.create("one"), store.create("four", shards=4)]
+    threads = Threads()
+    ended: list[str] = []
+
+    def follow(topic: esker.Topic) -> None:
+        assert [record.value for record in topic.follow("latest")] == []
+        ended.append(topic.name)
+
+    for topic in topics:
+        for _ in range(topic.shards):
+            topic.append_many([b"x"])
+        threads.start(follow, topic)
+    wait_until(lambda: all(t._shards[0].waiters for t in topics), "the followers to wait")
+    store.close()
+    threads.join()
+    assert sorted(ended) == ["four", "one"]
+
+
+# ---- shards ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"", 0x811C9DC5),
+        (b"a", 0xE40C292C),
+        (b"b", 0xE70C2DE5),
+        (b"foobar", 0xBF9CF968),
+        (b"chongo was here!\n", 0xD49930D5),
+        (b"\xff\x00\x00\x01", 0xC48FB86D),
+    ],
+)
+def test_the_hash_of_a_key_is_fnv1a(key: bytes, expected: int) -> None:
+    assert fnv1a(key) == expected
+
+
+def test_the_hash_of_a_long_key_is_fnv1a_too() -> None:
+    key = b"0123456789" * 20
+    value = 0x811C9DC5
+    for byte in key:
+        value = (value ^ byte) * 0x01000193 % 2**32
+    assert fnv1a(key) == value
+
+
+def test_a_key_chooses_the_shard_however_the_record_is_appended(store: esker.Store) -> None:
+    topic = store.create("t", shards=4)
+    keys = [b"user-%d" % n for n in range(30)]
+    home = {key: fnv1a(key) % 4 for key in keys}
+    assert set(home.values()) == {0, 1, 2, 3}
+    for key in keys:
+        offset = topic.append(b"one", key=key)
+        assert isinstance(offset, esker.Offset)
+        assert offset.shard == home[key] == topic.shard_of(key)
+    topic.append_many([esker.Record(b"many", key=key) for key in keys])
+    topic.append_arrow(
+        __import__("pyarrow").table({"value": [b"arrow"] * len(keys), "key": keys})
+    )
+    with topic.batch() as batch:
+        for key in keys:
+            batch.append(b"batch", key=key.decode())
+    topic.append_many([esker.Record(b"few", key=keys[0]), esker.Record(b"few", key=keys[1])])
+    topic.flush()
+    found = list(topic.read())
+    assert len(found) == 122
+    assert all(record.shard == home[record.key] for record in found if record.key)
+    for key in keys[2:]:
+        assert [r.value for r in found if r.key == key] == [b"one", b"many", b"arrow", b"batch"]
+
+
+def test_spans_name_each_shard_that_a_batch_went_to(store: esker.Store) -> None:
+    topic = store.create("t", shards=4)
+    spans = topic.append_many([esker.Record(b"%d" % n, key=b"%d" % n) for n in range(40)])
+    assert isinstance(spans, esker.Spans)
+    assert sum(len(span) for span in spans) == spans.count == 40
+    assert [span.shard for span in spans] == sorted({span.shard for span in spans})
+    for span in spans:
+        assert topic.end(span.shard) == span.next
+        found = [r.key for r in topic.read(span.first, span.next, shard=span.shard)]
+        assert found == [b"%d" % n for n in range(40) if topic.shard_of(b"%d" % n) == span.shard]
+
+
+def test_batches_without_keys_go_round_the_shards(store: esker.Store) -> None:
+    topic = store.create("t", shards=3)
+    spans = [topic.append_many([b"x"] * count) for count in (2, 20, 2, 20, 2, 20)]
+    assert all(isinstance(span, esker.Span) for span in spans)
+    shards = [span.shard for span in spans if isinstance(span, esker.Span)]
+    assert shards in ([0, 1, 2, 0, 1, 2], [1, 2, 0, 1, 2, 0], [2, 0, 1, 2, 0, 1])
+
+
+def test_records_without_keys_stay_together_until_they_are_flushed(still: esker.Store) -> None:
+    topic = still.create("t", shards=3)
+    rounds = []
+    for _ in range(6):
+        shards = {getattr(topic.append(b"x"), "shard", None) for _ in range(5)}
+        assert len(shards) == 1, "one batch is spread over shards"
+        rounds.append(shards.pop())
+        topic.flush()
+    assert sorted(rounds) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_batch_with_and_without_keys_is_whole(store: esker.Store) -> None:
+    topic = store.create("t", shards=4)
+    batch: list[Any] = [
+        esker.Record(b"%d" % n, key=b"%d" % n if n % 2 else None) for n in range(30)
+    ]
+    topic.append_many(batch)
+    found = list(topic.read())
+    assert sorted(r.value for r in found) == sorted(b"%d" % n for n in range(30))
+    assert len({r.shard for r in found if r.key is None}) == 1
+
+
+def test_an_empty_key_is_a_key(store: esker.Store) -> None:
+    topic = store.create("t", shards=4)
+    offset = topic.append(b"x", key=b"")
+    assert getattr(offset, "shard", None) == fnv1a(b"") % 4
+    topic.append_many([esker.Record(b"y", key=b"")] * 2)
+    topic.flush()
+    assert [(r.key, r.shard) for r in topic.read()] == [(b"", fnv1a(b"") % 4)] * 3
+
+
+def test_one_shard_is_read_by_its_number(store: esker.Store) -> None:
+    topic = store.create("t", shards=2)
+    topic.append_many([esker.Record(b"%d" % n, key=b"%d" % n) for n in range(20)])
+    both = [*topic.read(shard=0), *topic.read(shard=1)]
+    assert both == list(topic.read())
+    assert topic.get(0, shard=1) == next(topic.read(shard=1))
+    for shard in (2, -1, "0", 1.0, True):
+        for call in (
+            lambda shard=shard: topic.read(shard=shard),
+            lambda shard=shard: topic.end(shard),
+            lambda shard=shard: topic.earliest(shard),
+            lambda shard=shard: topic.durable(shard),
+            lambda shard=shard: topic.counters(shard),
+            lambda shard=shard: topic.get(0, shard=shard),
+            lambda shard=shard: topic.follow(shard=shard),
+        ):
+            with pytest.raises(esker.InvalidOption, match=r"shards 0\.\.1"):
+                call()
+
+
+# ---- counters and numbers --------------------------------------------------------------------
+
+
+def test_counters_count(still: esker.Store) -> None:
+    topic = still.create("t", segment_records=10)
+    topic.append_many([b"x" * 100] * 10)
+    topic.append_many([b"y"] * 5)
+    topic.sync()
+    still.tick()
+    counters = topic.counters()
+    assert counters["total_records"] == 15
+    assert counters["total_batches"] == counters["total_writes"] == 2
+    assert counters["last_batch_records"] == 5
+    assert counters["last_offset"] == 14
+    assert counters["next_visible"] == counters["durable"] == 15
+    assert counters["segments_created"] == 2
+    assert counters["segments_rolled"] == counters["seals"] == 1
+    assert counters["segments_current"] == 2
+    assert counters["active_segment"] == 2
+    assert counters["syncs"] >= 1
+    assert counters["failed_writes"] == 0
+
+
+def test_statistics_are_numbers(store: esker.Store) -> None:
+    store["t"].append(b"x", wait=True)
+    store.sync()
+    found = store.statistics()
+    assert found["topics"] == 1
+    assert found["syncs"] >= 1
+    assert found["unflushed_bytes"] == 0
+    assert all(isinstance(number, int) for number in found.values())
+
+
+# ---- exceptions and types --------------------------------------------------------------------
+
+
+def _exceptions() -> list[type[Exception]]:
+    return [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, Exception)
+    ]
+
+
+@pytest.mark.parametrize("kind", _exceptions(), ids=lambda kind: kind.__name__)
+def test_every_exception_descends_from_one_and_has_a_code_and_a_name(kind: Any) -> None:
+    assert issubclass(kind, esker.EskerError)
+    assert kind.code
+    assert kind.code == kind.code.lower()
+    assert getattr(esker, kind.__name__) is kind, "it is part of the public API"
+    assert kind.__doc__
+
+
+def test_no_two_exceptions_share_a_code() -> None:
+    codes = [kind.code for kind in _exceptions()]  # type: ignore[attr-defined]
+    assert len(set(codes)) == len(codes)
+
+
+def test_familiar_exceptions_catch_their_kin() -> None:
+    assert issubclass(esker.TopicNotFound, KeyError)
+    assert issubclass(esker.OffsetOutOfRange, IndexError)
+    assert issubclass(esker.InvalidRecord, TypeError)
+    assert issubclass(esker.InvalidOption, ValueError)
+    assert issubclass(esker.CommitTimeout, TimeoutError)
+    assert issubclass(esker.StorageError, OSError)
+    assert str(esker.TopicNotFound("no topic 'x'")) == "no topic 'x'"
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(esker.__file__).parent / "py.typed").is_file()
+
+
+def test_small_records_are_smaller_than_the_buffer() -> None:
+    assert SMALL_RECORD_BYTES * BUFFER_RECORDS <= 16 << 20

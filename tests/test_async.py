@@ -1,0 +1,139 @@
+"""The asyncio twin: the same verbs, and a loop that is never blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from pathlib import Path
+
+import pytest
+
+import esker
+from tests.helpers import Refusing
+
+
+def test_it_has_every_verb_of_the_blocking_one() -> None:
+    def verbs(kind: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
+
+    not_awaited = {"append_nowait", "options", "ready", "shards", "shard_of", "tail"}
+    assert verbs(esker.Topic) - verbs(esker.AsyncTopic) == not_awaited
+    assert verbs(esker.Store) - verbs(esker.AsyncStore) == {"tick"}
+
+
+def test_append_read_and_slices_work_as_they_do_without_asyncio(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = store["orders"]
+            assert await topic.append(b"a") == 0
+            assert await topic.append("b", key="k", tag="t", headers={"h": b"v"}, wait=True) == 1
+            span = await topic.append_many([b"c", "d"])
+            assert (span.first, span.count) == (2, 2)
+            async with topic.batch() as batch:
+                batch.append(b"e")
+                batch.append(b"f")
+            assert batch.span == esker.Span(0, 4, 2)
+            values = [record.value async for record in topic.read("earliest")]
+            assert values == [b"a", b"b", b"c", b"d", b"e", b"f"]
+            assert [r.value async for r in topic.read(1, limit=2)] == [b"b", b"c"]
+            assert (await topic.get(-1)).value == b"f"
+            assert (await topic.to_arrow(1, 4)).num_rows == 3
+            assert await store.topics() == ["orders"]
+            await store.sync()
+            assert await topic.durable() == 6
+
+    asyncio.run(main())
+
+
+def test_tasks_that_wait_share_one_commit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topics = [await store.create(f"t{n}", durability="fsync") for n in range(100)]
+            await asyncio.gather(*(topic.append(b"0", wait=True) for topic in topics))
+            before = store.statistics()["syncs"]
+            offsets = await asyncio.gather(*(topic.append(b"1", wait=True) for topic in topics))
+            assert set(offsets) == {1}
+            assert store.statistics()["syncs"] - before <= 20
+
+    asyncio.run(main())
+
+
+def test_the_loop_runs_on_while_the_disk_is_slow(tmp_path: Path) -> None:
+    class Stuck(Refusing):
+        free = threading.Event()
+
+        def check(self, call: str, path: str) -> None:
+            if call in ("sync", "write") and path.endswith(".log"):
+                assert self.free.wait(30)
+            super().check(call, path)
+
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data", files=Stuck()) as store:
+            await store.create("t", durability="fsync")
+            waiting = [
+                asyncio.create_task(store["t"].append(b"x", wait=True)),
+                asyncio.create_task(store["t"].append_many([b"y"])),
+                asyncio.create_task(store["t"].sync()),
+            ]
+            for _ in range(50):  # the loop turns while all three are stuck
+                await asyncio.sleep(0.001)
+            assert not any(task.done() for task in waiting)
+            Stuck.free.set()
+            await asyncio.gather(*waiting)
+            assert sorted([r.value async for r in store["t"].read()]) == [b"x", b"y"]
+
+    asyncio.run(main())
+
+
+def test_a_tail_is_woken_by_an_append_and_ends_after_its_timeout(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = store["t"]
+            await topic.append(b"old", wait=True)
+            started = asyncio.Event()
+
+            async def tail() -> list[bytes]:
+                started.set()
+                return [record.value async for record in topic.follow("earliest", timeout=0.3)]
+
+            task = asyncio.create_task(tail())
+            await started.wait()
+            await topic.append(b"new", wait=True)
+            assert await task == [b"old", b"new"]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_append_is_written_all_the_same_or_not_at_all(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = await store.create("t", durability="fsync")
+            await topic.append(b"0", wait=True)
+            task = asyncio.create_task(topic.append(b"1", wait=True))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await topic.append(b"2", wait=True) in (1, 2)
+            values = [record.value async for record in topic.read()]
+            assert values in ([b"0", b"1", b"2"], [b"0", b"2"])
+
+    asyncio.run(main())
+
+
+def test_errors_are_the_same_as_without_asyncio(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            with pytest.raises(esker.TopicNotFound):
+                await store["nowhere"].get(0)
+            with pytest.raises(esker.InvalidRecord):
+                await store["t"].append(5)  # type: ignore[arg-type]
+            with pytest.raises(esker.InvalidOption):
+                await store.create("x", shard=3)
+        with pytest.raises(esker.StoreClosed):
+            await store["t"].append(b"x")
+        with pytest.raises(esker.NotAStore):
+            await esker.aopen(tmp_path / "nothing", mode="r")
+
+    asyncio.run(main())

@@ -1,0 +1,254 @@
+"""Group commit: who waits for what, how few syncs that takes, and what a failed one does."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import esker
+from tests.helpers import Refusing
+
+THREADS = 16
+
+
+def syncs(files: Refusing) -> int:
+    """How many times a file (not a directory) was synced."""
+    return sum(1 for call, _ in files.calls if call == "sync")
+
+
+class SlowSync(Refusing):
+    """A disk whose syncs take as long as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.syncing = threading.Event()
+
+    def check(self, call: str, path: str) -> None:
+        if call == "sync" and path.endswith(".log"):
+            self.syncing.set()
+            assert self.may_sync.wait(30)
+        super().check(call, path)
+
+
+def test_a_thousand_topics_become_durable_with_a_handful_of_syncs(tmp_path: Path) -> None:
+    files = Refusing()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topics = [store.create(f"t{n}", durability="fsync") for n in range(1_000)]
+        for topic in topics:
+            topic.append(b"first")
+        store.sync()
+        before = syncs(files)
+        for number, topic in enumerate(topics):
+            topic.append(b"%d" % number)
+        store.sync()
+        assert syncs(files) - before <= 20
+        assert all(topic.durable() == 2 for topic in topics)
+    with esker.open(tmp_path / "data", mode="r") as store:
+        assert all(store[f"t{n}"][1].value == b"%d" % n for n in range(0, 1_000, 7))
+
+
+def test_a_full_journal_is_checkpointed_and_the_log_goes_on(tmp_path: Path) -> None:
+    files = Refusing()
+    with esker.open(
+        tmp_path / "data", files=files, background=False, journal_bytes=64 << 10, journals=2
+    ) as store:
+        topics = [store.create(f"t{n}", durability="fsync") for n in range(8)]
+        for turn in range(30):
+            for topic in topics:
+                topic.append(b"%d" % turn + bytes(2_000))
+            store.sync()
+        assert sum(topic.counters()["checkpoints"] for topic in topics) > 0
+        journals = [name for name in files.list(f"{store.path}/journal") if "journal" in name]
+        assert len(journals) <= 2
+    assert not [n for n in files.list(str(tmp_path / "data/journal")) if n.endswith(".journal")]
+    with esker.open(tmp_path / "data") as store:
+        assert store.recovery.clean
+        for n in range(8):
+            values = [record.value for record in store[f"t{n}"].read()]
+            assert values == [b"%d" % turn + bytes(2_000) for turn in range(30)]
+
+
+def test_threads_that_wait_share_rounds_and_each_gets_its_own_offset(tmp_path: Path) -> None:
+    each = 25
+    with esker.open(tmp_path / "data") as store:
+        topic = store.create("t", durability="fsync")
+        got: list[dict[int, bytes]] = [{} for _ in range(THREADS)]
+
+        def work(number: int) -> None:
+            for turn in range(each):
+                value = b"%d-%d" % (number, turn)
+                got[number][topic.append(value, wait=True)] = value
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        whole = {offset: value for one in got for offset, value in one.items()}
+        assert sorted(whole) == list(range(THREADS * each))
+        assert {record.offset: record.value for record in topic.read()} == whole
+        assert topic.durable() == THREADS * each
+        assert store.statistics()["commit_rounds"] < THREADS * each
+
+
+def test_a_round_takes_in_everybody_who_came_while_the_last_one_synced(tmp_path: Path) -> None:
+    files = SlowSync()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store.create("t", durability="fsync")
+        topic.append(b"warm", wait=True)
+        rounds = store.statistics()["commit_rounds"]
+        files.may_sync.clear()
+        files.syncing.clear()
+        first = threading.Thread(target=lambda: topic.append(b"x", wait=True))
+        first.start()
+        assert files.syncing.wait(30)
+        others = [
+            threading.Thread(target=lambda: topic.append(b"y", wait=True)) for _ in range(THREADS)
+        ]
+        for thread in others:
+            thread.start()
+        while store._context.committer.waiting < THREADS:
+            time.sleep(0.001)
+        assert topic.end() == 1, "nothing is visible before it is durable"
+        files.may_sync.set()
+        for thread in [first, *others]:
+            thread.join()
+        assert store.statistics()["commit_rounds"] - rounds == 2
+        assert topic.end() == 2 + THREADS
+
+
+def test_a_wait_with_a_limit_ends_and_says_whether_the_record_was_accepted(tmp_path: Path) -> None:
+    files = SlowSync()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store.create("t", durability="fsync")
+        topic.append(b"warm", wait=True)
+        files.may_sync.clear()
+        files.syncing.clear()
+        first = threading.Thread(target=lambda: topic.append(b"x", wait=True))
+        first.start()
+        assert files.syncing.wait(30)
+        with pytest.raises(esker.CommitTimeout, match="not accepted"):
+            topic.append(b"never", wait=0.05)
+        files.may_sync.set()
+        first.join()
+        assert topic.append(b"after", wait=5) == 2
+        assert [record.value for record in topic.read()] == [b"warm", b"x", b"after"]
+
+
+def test_a_failed_sync_poisons_the_shard_and_nothing_more_is_acknowledged(tmp_path: Path) -> None:
+    files = Refusing()
+    store = esker.open(tmp_path / "data", files=files, background=False)
+    topic = store.create("t", durability="fsync")
+    other = store.create("other", durability="fsync")
+    assert topic.append(b"safe", wait=True) == 0
+    files.refuse("sync", errno.EIO, "/00000001/0000/")
+    with pytest.raises(esker.Poisoned, match=r"in doubt.*open it again"):
+        topic.append(b"doubtful", wait=True)
+    files.allow()
+    for attempt in (
+        lambda: topic.append(b"x", wait=True),
+        lambda: topic.append_many([b"x"]),
+        topic.sync,
+    ):
+        with pytest.raises(esker.Poisoned):
+            attempt()
+    assert topic.end() == 1, "what is in doubt is not shown"
+    assert other.append(b"fine", wait=True) == 0, "other topics go on"
+    with pytest.raises(esker.Poisoned):  # closing says it once more: it may be the first to know
+        store.close()
+    with esker.open(tmp_path / "data") as again:
+        topic = again["t"]
+        assert topic[0].value == b"safe"
+        assert topic.append(b"on", wait=True) in (1, 2)
+
+
+def test_a_full_disk_loses_nothing_and_the_log_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    files = Refusing()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store["t"]
+        topic.append_many([b"a", b"b"])
+        assert topic.append(b"pending") == 2
+        files.refuse("write", errno.ENOSPC, ".log")
+        with pytest.raises(esker.DiskFull, match="free some space"):
+            topic.sync()
+        with pytest.raises(esker.DiskFull):
+            topic.append(b"refused", wait=True)
+        with pytest.raises(esker.DiskFull):
+            topic.append_many([b"refused too"])
+        files.allow()
+        topic.sync()
+        assert topic.append(b"after", wait=True) == 3
+        assert [r.value for r in topic.read()] == [b"a", b"b", b"pending", b"after"]
+
+
+def test_too_much_unsynced_data_makes_append_wait_and_append_nowait_refuse(tmp_path: Path) -> None:
+    files = Refusing()
+    with esker.open(
+        tmp_path / "data", files=files, background=False, max_unflushed_bytes="64KiB"
+    ) as store:
+        topic = store["t"]
+        topic.append_many([bytes(50_000), bytes(50_000)])
+        with pytest.raises(esker.WouldBlock, match="max_unflushed_bytes"):
+            topic.append_nowait(b"x")
+        before = syncs(files)
+        assert topic.append(b"x") == 2
+        assert syncs(files) > before, "the waiting call made room itself"
+        assert topic.append_nowait(b"y") == 3
+
+
+def test_the_background_syncs_class_disk_on_its_tick(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", sync_interval="5ms") as store:
+        topic = store["t"]
+        topic.append(b"x", wait=True)
+        deadline = time.monotonic() + 30
+        while topic.durable() < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+
+def test_sync_makes_weak_classes_durable_too(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        for durability in ("disk", "memory", "fsync"):
+            topic = store.create(durability, durability=durability)
+            topic.append(b"x")
+            assert topic.durable() == 0
+            topic.sync()
+            assert topic.durable() == 1
+
+
+def test_ephemeral_records_are_gone_after_a_restart_and_their_offsets_are_not_reused(
+    tmp_path: Path,
+) -> None:
+    with esker.open(tmp_path / "data") as store:
+        topic = store.create("t", durability="ephemeral")
+        topic.append_many([b"a", b"b", b"c"])
+        assert [record.value for record in topic.read()] == [b"a", b"b", b"c"]
+    sizes: list[Any] = [p.name for p in (tmp_path / "data/topics").rglob("*.log")]
+    assert not sizes, "class ephemeral writes no segment"
+    with esker.open(tmp_path / "data") as store:
+        assert list(store["t"].read()) == []
+        assert store["t"].append(b"d", wait=True) == 3
+
+
+def test_a_log_is_rolled_when_it_is_too_old_also_when_nobody_writes(tmp_path: Path) -> None:
+    from tests.helpers import HandClock
+
+    clock = HandClock()
+    with esker.open(tmp_path / "data", clock=clock, background=False) as store:
+        topic = store.create("t", segment_age="1h")
+        topic.append_many([b"x"])
+        clock.forward(1_800)
+        store.tick()
+        assert topic.counters()["segments_rolled"] == 0
+        clock.forward(1_801)
+        store.tick()
+        assert topic.counters()["segments_rolled"] == 1
+        assert topic.append(b"y", wait=True) == 1
+        assert [record.value for record in topic.read()] == [b"x", b"y"]
