@@ -236,7 +236,8 @@ def _shown(figure: Figure) -> str:
         return NOTHING
     if isinstance(figure, str):
         return figure
-    return f"{figure:,.0f}" if abs(figure) >= 10 or figure == int(figure) else f"{figure:.2f}"
+    whole = abs(figure) >= 10 or figure == int(figure)
+    return f"{figure:,.0f}" if whole else f"{figure:.2f}" if abs(figure) >= 1 else f"{figure:.3f}"
 
 
 def _verdict(row: Row, goal: Goal) -> tuple[str, str, str, str]:

@@ -49,19 +49,22 @@ def recovery(setting: Setting) -> Iterator[Row]:
     """Each run opens its own copy of what the killed process left behind."""
     count = _large(setting)
     killed = _killed(setting)
-    found: list[str] = []
+    found: dict[str, Any] = {}
 
     def contender(name: str) -> Contender[Opening]:
         copy = setting.fresh(f"recovered-{name}")
 
         def prepare() -> Opening:
             shutil.copytree(killed[name], copy)
-            sync_tree(copy)  # or the disk is busy with the copy while we are timed
+            _sync_tree(copy)  # or the disk is busy with the copy while we are timed
             return Opening(name, copy, [count - 1])
 
         def clean(opening: Opening) -> None:
             if name == Esker.name and opening.store is not None:
-                found[:] = [finding.label for finding in opening.store.store.recovery.findings]
+                report = opening.store.store.recovery
+                found.update(
+                    shards=report.shards, findings=[finding.label for finding in report.findings]
+                )
                 if opening.store.topic.end() != count:
                     raise RuntimeError(f"{opening.store.topic.end():,} records came back")
             opening.close()
@@ -76,7 +79,7 @@ def recovery(setting: Setting) -> Iterator[Row]:
         {**dict.fromkeys(PEERS, NOT_INSTALLED), **seconds},
         (Goal.at_most(2),),
         unit="s",
-        details={"records": count, "findings": found},
+        details={"records": count, **found},
     )
 
 
@@ -98,8 +101,7 @@ def lookup(setting: Setting) -> Iterator[Row]:
     )
     for name, store in stores.items():
         store.close()
-        setting.drop(setting.kept[name])
-    setting.kept.clear()
+        setting.drop(setting.kept.pop(name))
     yield Row(
         f"random lookup in {count:,} records, warm",
         per(len(asked), {**dict.fromkeys(COLUMNS, NOT_INSTALLED), **seconds}, US),
@@ -120,17 +122,18 @@ def _killed(setting: Setting) -> dict[str, Path]:
     count = _large(setting)
     setting.say(f"  {count:,} records in each store, by processes that are then killed")
     spawn = multiprocessing.get_context("spawn")
-    writers = {}
+    paths, writers = {}, {}
     for name in filter(available, COLUMNS):
-        path = setting.kept[name] = setting.fresh(f"killed-{name}")
-        writers[name] = spawn.Process(target=_write_and_die, args=(name, path, count))
+        paths[name] = setting.fresh(f"killed-{name}")
+        writers[name] = spawn.Process(target=_write_and_die, args=(name, paths[name], count))
         writers[name].start()
     for name, writer in writers.items():
         writer.join()
         if writer.exitcode != -signal.SIGKILL:
             raise RuntimeError(f"the writer of {name} ended with {writer.exitcode}, not by a kill")
-    for path in setting.kept.values():
-        sync_tree(path)
+    for path in paths.values():
+        _sync_tree(path)
+    setting.kept.update(paths)
     return setting.kept
 
 
@@ -143,7 +146,7 @@ def _write_and_die(name: str, path: Path, count: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def sync_tree(path: Path) -> None:
+def _sync_tree(path: Path) -> None:
     for file in path.rglob("*"):
         if file.is_file():
             fd = os.open(file, os.O_RDONLY)

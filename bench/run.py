@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{time.perf_counter() - start:6.1f} s  {text}", file=sys.stderr, flush=True)
 
     options.dir.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix=".bench-", dir=options.dir))
+    directory = Path(tempfile.mkdtemp(prefix=".bench-", dir=options.dir.resolve()))
     setting = Setting(directory, smoke=options.smoke, say=say)
     rows: list[Row] = []
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,19 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine import intake
+from esker.engine.buffer import Buffer
 from tests.helpers import Threads, wait_until
+
+
+COUNT = 10_000
+
+
+@pytest.fixture
+def still(tmp_path: Path) -> Iterator[esker.Store]:
+    """A store whose buffers nobody drains but the test."""
+    with esker.open(tmp_path / "data", background=False) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -23,6 +36,139 @@ def restless() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+class Dawdling(Buffer):
+    """A buffer at whose every step another thread may come in between."""
+
+    def append(self, value: bytes) -> None:
+        if len(value) % 3 == 0:
+            time.sleep(0)
+        super().append(value)
+        time.sleep(0)
+
+    def __len__(self) -> int:
+        count = super().__len__()
+        time.sleep(0)
+        return count
+
+
+@pytest.fixture
+def dawdling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers give the processor away wherever the protocol could break."""
+    monkeypatch.setattr("esker.engine.shard.Buffer", Dawdling)
+
+
+# ---- the ways in which an append and a drain can meet, one by one (see engine/buffer.py) -----
+
+
+def elsewhere(work: Any) -> None:
+    """Do it on another thread, and wait."""
+    threads = Threads()
+    threads.start(work)
+    threads.join()
+
+
+def test_a_buffer_drained_before_the_record_went_in_takes_it_again(
+    still: esker.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = still["t"]
+    topic.append(b"0")
+
+    class Drained(Buffer):
+        def append(self, value: bytes) -> None:
+            if value == b"2":
+                elsewhere(topic.flush)
+            super().append(value)
+
+    topic.flush()
+    monkeypatch.setattr("esker.engine.shard.Buffer", Drained)
+    assert [topic.append(b"1"), topic.append(b"2"), topic.append(b"3")] == [1, 2, 3]
+    topic.flush()
+    assert [record.value for record in topic.read()] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_buffer_drained_after_the_record_went_in_has_it_already(
+    still: esker.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = still.create("t")
+
+    class Drained(Buffer):
+        def append(self, value: bytes) -> None:
+            super().append(value)
+            if value == b"1":
+                elsewhere(topic.flush)
+
+    monkeypatch.setattr("esker.engine.shard.Buffer", Drained)
+    assert [topic.append(b"0"), topic.append(b"1"), topic.append(b"2")] == [0, 1, 2]
+    topic.flush()
+    assert [record.value for record in topic.read()] == [b"0", b"1", b"2"]
+
+
+def test_a_record_that_comes_while_the_buffer_is_counted_is_not_lost(
+    still: esker.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = still.create("t")
+    owner = threading.get_ident()
+    counting, appending, appended = (threading.Event() for _ in range(3))
+
+    class Counted(Buffer):
+        def __len__(self) -> int:
+            count = super().__len__()
+            if threading.get_ident() != owner and not counting.is_set():
+                counting.set()
+                wait_until(lambda: appending.is_set() or appended.is_set(), "the owner")
+            return count
+
+    monkeypatch.setattr("esker.engine.shard.Buffer", Counted)
+    assert topic.append(b"0") == 0
+    threads = Threads()
+    threads.start(topic.flush)
+    assert counting.wait(60)
+    checked = intake.value_of
+
+    def slow_way(value: Any, limit: int) -> bytes:
+        appending.set()  # the owner found the buffer closed, and will wait for the lock
+        return checked(value, limit)
+
+    monkeypatch.setattr(intake, "value_of", slow_way)
+    assert topic.append(b"1") == 1
+    appended.set()
+    threads.join()
+    topic.flush()
+    assert [record.value for record in topic.read()] == [b"0", b"1"]
+
+
+def test_an_append_that_meets_the_end_of_a_close_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = esker.open(tmp_path / "data", background=False)
+    topic = store["t"]
+    topic.append(b"accepted")
+    close_shards = store._close_shards
+    met: list[str] = []
+
+    def late(problems: Any) -> None:
+        close_shards(problems)
+        for call in (
+            lambda: topic.append(b"late"),
+            lambda: topic.append(b"late", wait=True),
+            lambda: topic.append_many([b"late"]),
+            lambda: store.create("late"),
+        ):
+            with pytest.raises(esker.StoreClosed):
+                call()
+            met.append("refused")
+
+    monkeypatch.setattr(store, "_close_shards", late)
+    store.close()
+    assert len(met) == 4
+    with esker.open(tmp_path / "data", mode="r") as again:
+        assert [record.value for record in again["t"].read()] == [b"accepted"]
+        assert again.recovery.clean
+
+
+# ---- all at once -----------------------------------------------------------------------------
 
 
 class Appended:
@@ -61,7 +207,7 @@ def test_every_offset_is_what_its_thread_was_told(store: esker.Store, writers: i
     appended.check(topic, each * writers)
 
 
-@pytest.mark.usefixtures("restless")
+@pytest.mark.usefixtures("restless", "dawdling")
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_every_offset_is_right_while_others_flush_and_sync(
     tmp_path: Path, durability: str
@@ -80,7 +226,7 @@ def test_every_offset_is_right_while_others_flush_and_sync(
                 drained[number] += 1
 
         def write() -> None:
-            for n in range(15_000):
+            for n in range(COUNT):
                 value = b"%d" % n
                 appended.told[value] = topic.append(value)
 
@@ -92,7 +238,7 @@ def test_every_offset_is_right_while_others_flush_and_sync(
         threads.join()
         assert min(drained) > 0
         topic.sync()
-        appended.check(topic, 15_000)
+        appended.check(topic, COUNT)
 
 
 @pytest.mark.usefixtures("restless")

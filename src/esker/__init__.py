@@ -6,46 +6,148 @@
         store["orders"].append(b"hello")
         for record in store["orders"].read("earliest"):
             print(record.offset, record.value)
+
+Names are imported when they are first used: a program that wants one exception, or the command line
+that prints its help, does not wait for Arrow.
 """
 
 from __future__ import annotations
 
-from esker.aio import AsyncStore, AsyncTopic, aopen
-from esker.engine.batch import SCHEMA, Batch
-from esker.engine.recovery import Finding, Recovery
-from esker.engine.slices import Slice
-from esker.engine.store import Store
-from esker.engine.store import open_store as open
-from esker.engine.topic import BatchWriter, Topic
-from esker.errors import (
-    BatchTooLarge,
-    CommitTimeout,
-    Corruption,
-    DataGap,
-    DiskFull,
-    EskerError,
-    FormatTooNew,
-    InvalidName,
-    InvalidOption,
-    InvalidPosition,
-    InvalidRecord,
-    NotAStore,
-    OffsetOutOfRange,
-    PermissionRefused,
-    Poisoned,
-    ReadOnlyDisk,
-    ReadOnlyStore,
-    RecordTooLarge,
-    StorageError,
-    StoreClosed,
-    StoreForked,
-    TooManyFiles,
-    TopicExists,
-    TopicNotFound,
-    UnsafePath,
-    WouldBlock,
-    WriterBusy,
-)
-from esker.records import Gap, Offset, Record, Span, Spans
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esker.aio import AsyncStore, AsyncTopic, aopen
+    from esker.engine.batch import SCHEMA, Batch
+    from esker.engine.recovery import Finding, Recovery
+    from esker.engine.repair import repair
+    from esker.engine.report import Action, Problem, Repaired, Verification
+    from esker.engine.slices import Slice
+    from esker.engine.store import Store
+    from esker.engine.store import open_store as open
+    from esker.engine.topic import BatchWriter, Topic
+    from esker.engine.verify import verify
+    from esker.errors import (
+        BatchTooLarge,
+        CommitTimeout,
+        Corruption,
+        DataGap,
+        DiskFull,
+        EskerError,
+        FormatTooNew,
+        InvalidName,
+        InvalidOption,
+        InvalidPosition,
+        InvalidRecord,
+        NotAStore,
+        OffsetOutOfRange,
+        PermissionRefused,
+        Poisoned,
+        ReadOnlyDisk,
+        ReadOnlyStore,
+        RecordTooLarge,
+        StorageError,
+        StoreClosed,
+        StoreForked,
+        TooManyFiles,
+        TopicExists,
+        TopicNotFound,
+        UnsafePath,
+        WouldBlock,
+        WriterBusy,
+    )
+    from esker.records import Gap, Offset, Record, Span, Spans
 
 __version__ = "0.1.0"
+
+# Where each public name lives, when it is not an exception.
+_HOMES = {
+    "AsyncStore": "esker.aio",
+    "AsyncTopic": "esker.aio",
+    "aopen": "esker.aio",
+    "Batch": "esker.engine.batch",
+    "SCHEMA": "esker.engine.batch",
+    "Finding": "esker.engine.recovery",
+    "Recovery": "esker.engine.recovery",
+    "repair": "esker.engine.repair",
+    "Action": "esker.engine.report",
+    "Problem": "esker.engine.report",
+    "Repaired": "esker.engine.report",
+    "Verification": "esker.engine.report",
+    "Slice": "esker.engine.slices",
+    "Store": "esker.engine.store",
+    "open": "esker.engine.store:open_store",
+    "BatchWriter": "esker.engine.topic",
+    "Topic": "esker.engine.topic",
+    "verify": "esker.engine.verify",
+    "Gap": "esker.records",
+    "Offset": "esker.records",
+    "Record": "esker.records",
+    "Span": "esker.records",
+    "Spans": "esker.records",
+}
+
+__all__ = [
+    "SCHEMA",
+    "Action",
+    "AsyncStore",
+    "AsyncTopic",
+    "Batch",
+    "BatchTooLarge",
+    "BatchWriter",
+    "CommitTimeout",
+    "Corruption",
+    "DataGap",
+    "DiskFull",
+    "EskerError",
+    "Finding",
+    "FormatTooNew",
+    "Gap",
+    "InvalidName",
+    "InvalidOption",
+    "InvalidPosition",
+    "InvalidRecord",
+    "NotAStore",
+    "Offset",
+    "OffsetOutOfRange",
+    "PermissionRefused",
+    "Poisoned",
+    "Problem",
+    "ReadOnlyDisk",
+    "ReadOnlyStore",
+    "Record",
+    "RecordTooLarge",
+    "Recovery",
+    "Repaired",
+    "Slice",
+    "Span",
+    "Spans",
+    "StorageError",
+    "Store",
+    "StoreClosed",
+    "StoreForked",
+    "TooManyFiles",
+    "Topic",
+    "TopicExists",
+    "TopicNotFound",
+    "UnsafePath",
+    "Verification",
+    "WouldBlock",
+    "WriterBusy",
+    "aopen",
+    "open",
+    "repair",
+    "verify",
+]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'esker' has no attribute {name!r}")
+        home, _, original = _HOMES.get(name, "esker.errors").partition(":")
+        value = globals()[name] = getattr(import_module(home), original or name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -126,7 +126,12 @@ class Driver:
     def abandon(self) -> None:
         """Forget a store whose machine is off, so that nothing tries to close it."""
         if self.store is not None:
-            self.store._context.closed = True
+            self.store._context.forked = True  # such a handle closes without touching the disk
+            self.store.close()
+
+
+class Violation(BaseException):
+    """A promise was broken. Not an Exception: the engine at work must not take it for its own."""
 
 
 class Explorer:
@@ -150,7 +155,7 @@ class Explorer:
                 self.look(driver.disk, driver.ledger, call)
             except BaseException as problem:
                 problem.add_note(f"seed {seed}, {when} change {call}, steps {steps}")
-                raise
+                raise Violation(problem) from problem
 
         driver.disk.watch = watch
         driver.open()

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from esker.engine.buffer import CLOSED
 from esker.engine.context import Context
 from esker.engine.shard import Shard, encode
-from esker.errors import CommitTimeout
+from esker.errors import CommitTimeout, EskerError
 from esker.format import names
 from esker.format.checksum import checksum
 from esker.format.columns import Extra
@@ -273,10 +273,14 @@ class Committer:
     ) -> None:
         small: list[tuple[Shard, LogSegment, int]] = []
         rest: list[tuple[Shard, LogSegment, int]] = []
+        # The logs of a shard become durable in order: one that does not fit takes all with it.
+        large = {
+            id(shard)
+            for shard, log, end in work
+            if end - log.synced > JOURNAL_ENTRY_BYTES_MAX or shard.durability == "ephemeral"
+        }
         for item in work:
-            shard, log, end = item
-            fits = end - log.synced <= JOURNAL_ENTRY_BYTES_MAX and shard.durability != "ephemeral"
-            (small if fits else rest).append(item)
+            (rest if id(item[0]) in large else small).append(item)
         self._directly(rest, problems)
         with self._journal_lock:
             lots: list[list[tuple[Shard, LogSegment, int]]] = [[] for _ in self._journals]
@@ -296,11 +300,16 @@ class Committer:
         try:
             redos: list[Redo] = [shard.redo(log, end) for shard, log, end in lot]
             if not journal.room(redos):
-                self._checkpoint(journal)
-            if not journal.room(redos):  # more than a whole journal: sync the segments instead
-                self._directly(lot, problems)
-                return
-            journal.append(redos, self._context.clock.now_us())
+                self._checkpoint()
+            fits = journal.room(redos)  # else it is more than a whole journal
+            if fits:
+                journal.append(redos, self._context.clock.now_us())
+        except EskerError:
+            fits = False  # the journal is a short cut, and not to be had: go the long way
+        if not fits:
+            self._directly(lot, problems)
+            return
+        try:
             self.syncs += 1
             journal.sync()
         except Exception as problem:
@@ -312,23 +321,42 @@ class Committer:
             log.synced = max(log.synced, end)
             self._journaled[id(log)] = (shard, log)
 
-    def _checkpoint(self, journal: Journal) -> None:
-        """Sync every segment that journals vouch for, then drop the journals."""
-        for shard, log in list(self._journaled.values()):
-            if log.in_file < log.synced:
-                self.syncs += 1
-                shard.sync_directly(log, log.synced)
+    def _checkpoint(self) -> None:
+        """Sync every segment that journals vouch for, then drop the journals.
+
+        What a poisoned shard has in a journal may be nowhere else, and no sync can tell any more:
+        then the journals stay for the next recovery, and new ones are begun.
+        """
+        for key, (shard, log) in list(self._journaled.items()):
+            if shard.poison is not None:
+                continue
+            try:
+                if log.in_file < log.synced:
+                    self.syncs += 1
+                    shard.sync_directly(log, log.synced)
+            except Exception as problem:
+                shard.poisoned_by(problem)
+                continue
+            del self._journaled[key]
             if shard.counters is not None:
                 shard.counters.add("checkpoints")
-        self._journaled.clear()
-        for other in self._journals:
-            other.drop()
+        for journal in self._journals:
+            if self._journaled:
+                journal.set_aside()
+            else:
+                journal.drop()
 
     def checkpoint(self) -> None:
         """As when a journal is full: after it no journal is needed."""
         with self._journal_lock:
             if any(journal.open for journal in self._journals):
-                self._checkpoint(self._journals[0])
+                self._checkpoint()
+
+    def close(self) -> None:
+        """Let go of the journals. Those that are still needed wait for the next opening."""
+        with self._journal_lock:
+            for journal in self._journals:
+                journal.close()
 
     def let_go(self) -> None:
         """In a forked child: close the journals' locks without taking them from the parent."""

@@ -108,12 +108,24 @@ class Examined:
         """What the next segment must name. Merging keeps the hash of the frames as written."""
         return self.footer.chain if self.footer is not None else self.chain
 
+    def expect(self, rows: int) -> None:
+        """So many rows it must have had, say those around it. For a file without a footer."""
+        if rows <= self.rows:
+            return
+        if self.flaws and self.flaws[-1].end > self.end:
+            self.flaws[-1] = self.flaws[-1]._replace(last=rows - 1)
+        else:
+            self.flaws.append(Flaw(self.end, self.end, "it ends early", self.rows, rows - 1))
+        self.rows = rows
+
     @property
-    def sound(self) -> bool:
-        """No frame is damaged, and nothing else is."""
-        return not (
-            self.header_flaw or self.flaws or self.footer_flaw or self.untidy or self.refused
-        )
+    def damage(self) -> list[Flaw]:
+        """The flaws that cost something: not what is left of a footer, not unwritten space."""
+        last = self.flaws[-1] if self.flaws else None
+        behind = last is not None and last.end > self.end and not last.rows
+        if last is not None and behind and (last.zero or self.footer_flaw):
+            return self.flaws[:-1]
+        return self.flaws
 
 
 class Source:

@@ -119,6 +119,8 @@ class _Inspector:
                           default=0)  # fmt: skip
         for index, seen in enumerate(found.segments):
             following = found.segments[index + 1] if index + 1 < len(found.segments) else None
+            if seen.name.sealed and seen.footer is None:
+                self.expect(seen, following)
             self.judge(seen, following, proven=self.proven(seen, last_sealed))
         self.sequence()
         if found.holder is None:
@@ -284,6 +286,16 @@ class _Inspector:
         closed = state is not None and state.clean and state.segment == seen.name.segment
         return max(seen.watermark, state.end_position if closed and state is not None else 0)
 
+    def expect(self, seen: Examined, following: Examined | None) -> None:
+        """A sealed segment without a footer: how many rows it had is known from what follows."""
+        state, header = self.found.state, following.header if following is not None else None
+        if seen.header is None:
+            return
+        if header is not None and header.previous_salt == seen.header.salt:
+            seen.expect(header.previous_end - seen.base)
+        elif following is None and state is not None and state.clean and state.segment == 0:
+            seen.expect(state.end_offset - seen.base)
+
     def judge(self, seen: Examined, following: Examined | None, proven: int) -> None:
         found, before = self.found, len(self.found.problems)
         for start, end, reason in seen.refused:
@@ -299,7 +311,7 @@ class _Inspector:
             found.say("padding", seen.path, "padding that is not zero", position)
         if seen.footer_flaw:
             found.say("footer", seen.path, seen.footer_flaw, seen.footer_position or None)
-        elif not seen.flaws and directory_flaw(seen):
+        elif not seen.damage and directory_flaw(seen):
             found.say("directory", seen.path, directory_flaw(seen), seen.footer_position)
         if not seen.hash_matches and len(found.problems) == before:
             found.say("file_hash", seen.path, "the file does not match its hash",
@@ -334,12 +346,11 @@ class _Inspector:
 
     def _frames(self, seen: Examined, proven: int) -> None:
         found, base = self.found, seen.base
-        for flaw in seen.flaws:
-            if flaw.position < proven and not (flaw.zero and proven == EVERYTHING
-                                               and not seen.name.sealed):  # fmt: skip
+        for flaw in seen.damage:
+            if flaw.position < proven:
                 found.say("frame", seen.path, flaw.reason, flaw.position,
                           base + flaw.first, base + flaw.last)  # fmt: skip
-            elif not flaw.zero:
+            else:
                 found.say("torn_tail", seen.path, flaw.reason, flaw.position,
                           base + flaw.first, base + flaw.last)  # fmt: skip
                 return  # what lies behind it goes with it

@@ -112,8 +112,13 @@ def read_batches(
         segments = view.segments
         at = bisect_right(segments, offset, key=_base) - 1
         if at < 0:
-            first = segments[0].base if segments else view.visible
-            yield from _gap(view, offset, min(first, stop) - 1, "evicted", gaps)
+            first, reason = segments[0].base if segments else view.visible, "evicted"
+            if segments and (header := segments[0].header).previous_end < first:
+                if offset < header.previous_end:  # evicted up to there; lost from there on
+                    first = header.previous_end
+                else:
+                    reason = GAP_REASONS.get(header.gap) or reason
+            yield from _gap(view, offset, min(first, stop) - 1, reason, gaps)
             offset = first
             continue
         segment = segments[at]

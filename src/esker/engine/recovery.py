@@ -1,7 +1,8 @@
 """Recovery: a directory, as a crash left it, into a state to go on from.
 
-Read `recover_shard` from top to bottom; what it may decide is the table `CASES`, one label a
-decision, and tests/test_recovery.py has a test for each label. Three endings are never blurred:
+Read `recover_shard` from top to bottom; what it may decide is the table `CASES` in findings.py, one
+label a decision, and tests/test_recovery.py has a test for each label. Three endings are never
+blurred:
 
     clean      nothing to do
     torn       a crash left it: cut at the last whole batch, and reported
@@ -9,19 +10,23 @@ decision, and tests/test_recovery.py has a test for each label. Three endings ar
 
 Rules. Damaged metadata never deletes data. What is not understood is moved to quarantine/, not
 unlinked. Everything that is cut or refused is named with file, position, offsets and reason.
-Recovering twice is the same as recovering once, and so is recovering after a recovery that crashed.
+Recovering twice is the same as recovering once, and so is recovering after a recovery that crashed:
+nothing is given up before what replaces it is durable, and the state page, which says that all is
+well, is written last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final, NamedTuple
 
-import msgspec
-
+from esker.engine import survey
 from esker.engine.context import Context
+from esker.engine.findings import CASES, Finding, Recovery, Say
 from esker.engine.shard import is_clean, list_segments, shard_folder
-from esker.errors import Corruption, FormatTooNew
+from esker.errors import Corruption, StorageError
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
 from esker.format import segment as segment_format
@@ -30,87 +35,27 @@ from esker.format.catalog import Catalog, TopicEntry
 from esker.format.journal import Entry
 from esker.format.segment import SegmentHeader
 from esker.format.state import State
-from esker.options import RESERVE_OFFSETS
-from esker.storage import journal, scan
+from esker.options import RESERVE_OFFSETS_MAX
+from esker.storage import journal
 from esker.storage import segment as storage
 from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
-from esker.storage.files import Files, Holder, base_name, join
+from esker.storage.files import File, Files, Holder, base_name, join
 from esker.storage.segment import LogSegment, SealedSegment
 from esker.storage.state import StateFile
 
-CASES: Final[dict[str, str]] = {
-    "torn_tail": "a log ends inside a batch: cut at the last whole one",
-    "torn_journal": "a journal ends inside an entry: entries before it are replayed",
-    "redone": "a segment lacked bytes that the journal had: written again",
-    "corrupt_frame": "damage below what was durable: left in place, readers are refused",
-    "corrupt_header": "a log whose header cannot be read: moved to quarantine",
-    "corrupt_journal": "a journal is damaged below what was durable: the rest is replayed",
-    "corrupt_sealed": "a sealed segment cannot be read but its log is there: the log is used",
-    "missing_segment": "a segment is missing between others: readers are refused there",
-    "lost_tail": "offsets were issued whose records the machine lost: a gap, never issued again",
-    "later_log_set_aside": "a log behind a lost tail: moved to quarantine, so that no hole remains",
-    "unfinished_seal": "a crash during sealing: finished, or done again",
-    "unfinished_roll": "a crash while a new log was made: the empty log is removed",
-    "unfinished_checkpoint": "a journal whose entries are all in their segments: dropped",
-    "damaged_state": "a shard's state page cannot be read: rebuilt from its segments",
-    "damaged_counters": "a counters page cannot be read: counts from zero",
-    "damaged_catalog": "a catalog generation cannot be read: the one before it, or the segments",
-    "stranger": "a file that is not ours: moved to quarantine",
-    "unrecovered": "left for the next writer: another process holds it, or the store is read-only",
-}  # fmt: skip
+__all__ = ["CASES", "Finding", "Recovery", "recover_catalog", "recover_store"]
 
-STATE_LOST_JUMP: Final = RESERVE_OFFSETS * 128  # above every ceiling that can have been lost
+_PIECE: Final = 1 << 22
+STATE_LOST_JUMP: Final = RESERVE_OFFSETS_MAX * 2  # above every ceiling that can have been lost
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that recovery saw and did."""
+class Replay(NamedTuple):
+    """A journal entry that has yet to be held against its segment."""
 
-    label: str
-    path: str
-    reason: str
-    topic: str = ""
-    shard: int = 0
-    position: int = 0
-    first: int | None = None  # offsets concerned, where there are any
-    last: int | None = None
-
-    def __str__(self) -> str:
-        where = f"{self.path} at byte {self.position}" if self.position else self.path
-        offsets = f", offsets {self.first}..{self.last}" if self.first is not None else ""
-        owner = f"topic {self.topic!r} shard {self.shard}: " if self.topic else ""
-        return f"{self.label}: {owner}{self.reason}; {CASES[self.label]} ({where}{offsets})"
-
-
-class Recovery(msgspec.Struct):
-    """What was found when the store was opened, in order. Empty after a clean close."""
-
-    findings: list[Finding] = []
-    shards: int = 0  # how many had to be recovered
-    seconds: float = 0.0
-
-    @property
-    def clean(self) -> bool:
-        return not self.findings
-
-    @property
-    def labels(self) -> list[str]:
-        return [finding.label for finding in self.findings]
-
-    def __str__(self) -> str:
-        if self.clean:
-            return "clean: nothing to recover"
-        head = f"{len(self.findings)} findings in {self.shards} shards, {self.seconds:.3f} s"
-        return "\n".join([head, *(f"  {finding}" for finding in self.findings)])
-
-
-class Say(Protocol):
-    """Adds a finding about the shard at hand."""
-
-    def __call__(
-        self, label: str, path: str, reason: str, position: int = 0,
-        first: int | None = None, last: int | None = None,
-    ) -> None: ...  # fmt: skip
+    entry: Entry
+    data: bytes
+    journal: str  # its path
 
 
 # ---- the store -------------------------------------------------------------------------------
@@ -122,9 +67,10 @@ def recover_store(context: Context, catalog: CatalogFile) -> Recovery:
     report = Recovery()
     files, root = context.files, context.root
     recover_catalog(context, catalog, report)
-    dead_possible = any(names.parse_journal(name) for name in files.list(join(root, names.JOURNALS)))
-    unclean = list(_unclean(context, catalog))
-    if not unclean and not dead_possible:
+    dead_possible = any(
+        names.parse_journal(name) for name in files.list(join(root, names.JOURNALS))
+    )
+    if not dead_possible and not any(_unclean(context, catalog)):
         return report
     lock = files.lock(join(root, names.RECOVERY_LOCK), context.note, wait=True)
     try:
@@ -140,30 +86,36 @@ def _unclean(context: Context, catalog: CatalogFile) -> Iterator[tuple[TopicEntr
     for entry in catalog.catalog.topics:
         for number in range(entry.options.shards):
             folder = shard_folder(context.root, entry.id, number)
-            state = StateFile(context.files, folder)
+            page = StateFile(context.files, folder)
+            page.load()
             ephemeral = entry.options.durability == "ephemeral"
-            state.load()
-            whole = is_clean(context.files, folder, state.state, ephemeral=ephemeral)
-            if not whole or state.damage:
+            whole = is_clean(context.files, folder, page.state, ephemeral=ephemeral)
+            if not whole or page.damage or not _ours(context, entry, number, page.state):
                 yield entry, number
+
+
+def _ours(context: Context, entry: TopicEntry, number: int, state: State | None) -> bool:
+    """A state page may have been exchanged like any other file."""
+    owner = (context.store, entry.id, number)
+    return state is None or (state.store, state.topic, state.shard) == owner
 
 
 def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> None:
     files = context.files
     dead = journal.dead_journals(files, join(context.root, names.JOURNALS), context.store)
-    redo: dict[tuple[int, int], list[tuple[Entry, bytes]]] = {}
+    redo: dict[tuple[int, int], list[Replay]] = {}
     for item in dead:
-        for logged, data in item.entries:
-            redo.setdefault((logged.topic, logged.shard), []).append((logged, data))
+        for line, data in item.entries:
+            redo.setdefault((line.topic, line.shard), []).append(Replay(line, data, item.path))
         if item.torn is not None:
-            report.findings.append(
-                Finding("torn_journal", item.path, item.torn[1], position=item.torn[0])
-            )
+            position, reason = item.torn
+            report.findings.append(Finding("torn_journal", item.path, reason, position=position))
         report.findings.extend(
             Finding("corrupt_journal", item.path, reason, position=position)
             for position, reason in item.corrupt
         )
     wanted = {(entry.id, number) for entry, number in _unclean(context, catalog)} | set(redo)
+    needed: set[str] = set()
     for entry in catalog.catalog.topics:
         for number in range(entry.options.shards):
             if (entry.id, number) not in wanted:
@@ -173,46 +125,66 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
             if isinstance(lock, Holder):
                 continue  # its writer recovered it, under the lock we hold now, before it went on
             try:
-                recover_shard(context, entry, number, redo.get((entry.id, number), []), report)
+                replays = redo.get((entry.id, number), [])
+                needed |= recover_shard(context, entry, number, replays, report)
                 report.shards += 1
             finally:
                 lock.release()
     for item in dead:
-        if item.corrupt or (item.torn is not None and item.torn[0] == 0 and not item.entries):
-            quarantine(context, item.path, "journal")
-        else:
-            if not any(finding.label == "redone" for finding in report.findings):
-                report.findings.append(
-                    Finding("unfinished_checkpoint", item.path,
-                            f"{len(item.entries)} entries of a process that is gone")
-                )  # fmt: skip
-            journal.forget(files, item)
+        _dismiss(context, item, item.path in needed, report)
+
+
+def _dismiss(context: Context, dead: journal.DeadJournal, needed: bool, report: Recovery) -> None:
+    """All that a journal can tell is in the segments, durably: it is not needed any more."""
+    unread = dead.torn is not None and dead.torn[0] == 0
+    if dead.corrupt or (unread and _holds_anything(context.files, dead.path)):
+        quarantine(context, dead.path, "journal")
+        return
+    if not needed and not unread:
+        reason = f"{len(dead.entries)} entries of a process that is gone"
+        report.findings.append(Finding("unfinished_checkpoint", dead.path, reason))
+    journal.forget(context.files, dead)
+
+
+def _holds_anything(files: Files, path: str) -> bool:
+    file = files.open(path, "r")
+    try:
+        return bool(file.read(0, file.size()).strip(b"\0"))
+    finally:
+        file.close()
 
 
 def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) -> None:
     """Names and options: the newest whole catalog, completed from the segments themselves."""
+    catalog.settles = not context.read_only
     whole = catalog.load()
     for path, reason in catalog.damage:
         report.findings.append(Finding("damaged_catalog", path, reason))
-    if whole and not catalog.damage:
+    lost = not catalog.generation and not catalog.damage
+    if whole and not catalog.damage and not lost:
         return
     known = {entry.id for entry in catalog.catalog.topics}
     found = [entry for entry in topics_on_disk(context) if entry.id not in known]
-    if context.read_only:
-        merged = (*catalog.catalog.topics, *found)
-        catalog.catalog = Catalog(max([0, *(e.id for e in merged)]) + 1, merged)
-        return
+    if lost:  # a new store, or one whose catalog is gone
+        if not found:
+            return
+        path = join(context.root, names.catalog(1))
+        report.findings.append(Finding("damaged_catalog", path, "there is no catalog, but topics"))
+    used = [
+        names.parse_number(n) or 0 for n in context.files.list(join(context.root, names.TOPICS))
+    ]
 
     def complete(current: Catalog) -> Catalog:
         merged = (*current.topics, *found)
-        next_id = max([current.next_id - 1, *(entry.id for entry in merged)]) + 1
-        return Catalog(next_id, merged)
+        return Catalog(max([current.next_id - 1, *used]) + 1, merged)
 
+    if context.read_only:
+        catalog.catalog = complete(catalog.catalog)
+        return
     catalog.change(complete, context.note)
-    if catalog.generation in catalog.generations():
-        for path, _ in catalog.damage:
-            if context.files.kind(path):
-                quarantine(context, path, "catalog")
+    for path, _ in catalog.damage:
+        if context.files.kind(path):
+            quarantine(context, path, "catalog")
 
 
 def topics_on_disk(context: Context) -> list[TopicEntry]:
@@ -241,9 +213,7 @@ def read_config(files: Files, path: str) -> TopicEntry | None:
         if isinstance(header, str):
             return None
         position = segment_format.HEADER_SIZE
-        head = frame.decode_header(
-            file.read(position, frame.HEADER_SIZE), 0, position, header.salt
-        )
+        head = frame.decode_header(file.read(position, frame.HEADER_SIZE), 0, position, header.salt)
         if isinstance(head, frame.Damage) or head.kind != frame.CONFIG:
             return None
         body = file.read(position + frame.HEADER_SIZE, head.body_size)
@@ -258,11 +228,22 @@ def read_config(files: Files, path: str) -> TopicEntry | None:
 # ---- one shard -------------------------------------------------------------------------------
 
 
+class Logs(NamedTuple):
+    """What is left of a shard's segments, in order and cut to their ends."""
+
+    sealed: list[names.SegmentName]
+    logs: list[LogSegment]
+    end: int  # the offset behind the last record
+    floor: int  # the offset behind every record that may be in a log that nobody can read
+
+
 def recover_shard(
-    context: Context, entry: TopicEntry, number: int, redo: list[tuple[Entry, bytes]],
-    report: Recovery,
-) -> None:  # fmt: skip
-    """Bring one shard in order. The caller holds its writer lock and the recovery lock."""
+    context: Context, entry: TopicEntry, number: int, redo: list[Replay], report: Recovery
+) -> set[str]:
+    """Bring one shard in order. The caller holds its writer lock and the recovery lock.
+
+    Returns the paths of the journals without which something would have been lost.
+    """
     files, folder = context.files, shard_folder(context.root, entry.id, number)
 
     def say(label: str, path: str, reason: str, position: int = 0,
@@ -271,63 +252,69 @@ def recover_shard(
             Finding(label, path, reason, entry.name, number, position, first, last)
         )
 
-    # 1. The state page, and the machine's boot: did the machine stop, or only the process?
+    # 1. The state page: what was known to be durable, which offsets were set aside.
     page = StateFile(files, folder)
     state = page.load()
+    if not _ours(context, entry, number, state):
+        state, page.damage = None, "the state of another shard"
     if page.damage:
         say("damaged_state", join(folder, names.STATE), page.damage)
-    same_boot = state is not None and state.boot == context.boot and any(context.boot)
-    counters = Counters.open(files, folder, writable=True)
+    counters = _counters(files, folder, say)
+    if entry.options.durability == "ephemeral":
+        following = max(state.ceiling, state.end_offset) if state is not None else STATE_LOST_JUMP
+        files.sync_dir(folder)
+        _store(page, context, entry, number, state, None, following)
+        return set()
+
+    # 2. Files: what is a leftover, what is a stranger; what the journal has and a log lacks.
+    _tidy(context, folder, say)
+    config_bytes = len(catalog_format.encode_config(entry))
+    owner = survey.Owner(context.store, entry.id, number, config_bytes)
+    proven, needed = _redo(files, folder, owner, redo, state, say)
+    if state is not None and state.clean and state.segment:
+        proven[state.segment] = max(proven.get(state.segment, 0), state.end_position)
+
+    # 3. Logs: walk them all, decide about each; set aside, remove, cut.
+    names_of_logs = [name for name in list_segments(files, folder) if not name.sealed]
+    found = survey.look(files, folder, names_of_logs, owner)
+    active: LogSegment | None = None
+    try:
+        left = _settle(context, folder, found, proven, state, say)
+
+        # 4. Where to go on: behind the end, or behind every offset that may have been issued.
+        following, gap = _next_offset(context, entry, state, counters, left)
+        if following > left.end:
+            reason = segment_format.GAP_REASONS[gap]
+            say("lost_tail", folder, reason, 0, left.end, following - 1)
+
+        # 5. Seal all logs but the last, so that one log is left, as after a clean close.
+        active = _leave_one(context, entry, number, folder, left, following, gap)
+
+        # 6. Say that all is well.
+        _store(page, context, entry, number, state, active, following)
+    finally:
+        survey.close(found)
+        if active is not None:
+            active.close()
+    if counters is not None:
+        segment, position = (active.number, active.end) if active is not None else (0, 0)
+        counters.publish(following, segment, position, following)
+        counters.add("recoveries")
+        counters.add("segments_generation")
+    return needed
+
+
+def _counters(files: Files, folder: str, say: Say) -> Counters | None:
+    try:
+        counters = Counters.open(files, folder, writable=True)
+    except StorageError:
+        return None  # a full disk, say: counts are not worth failing for
     if counters is not None and counters.damaged:
         say("damaged_counters", join(folder, names.COUNTERS), "not a counters page")
-    if entry.options.durability == "ephemeral":
-        if state is not None:
-            _store(page, context, entry, number, state, None, max(state.ceiling, state.end_offset))
-        return
+    return counters
 
-    # 2. Files: what is ours, what is a leftover, what is a stranger.
-    _tidy(context, folder, say)
-    _redo(files, folder, redo, say)
-    sealed = [name for name in list_segments(files, folder) if name.sealed]
 
-    # 3. Logs, oldest first: walk, cut, and stop at the first that lost its tail.
-    logs = _logs(context, folder, state, same_boot, say)
-
-    # 4. Segments that should be there and are not.
-    end = _check_sequence(files, folder, sealed, logs, state, say)
-
-    # 5. Where to go on: behind the end, or behind every offset that may have been issued.
-    following, gap = _next_offset(entry, state, bool(page.damage), same_boot, end)
-    if following > end:
-        say("lost_tail", folder, segment_format.GAP_REASONS[gap], 0, end, following - 1)
-
-    # 6. Seal all logs but the last, so that one log is left, as after a clean close.
-    while logs and (len(logs) > 1 or logs[0].damaged or following > end):
-        log = logs.pop(0)
-        if log.next_row == 0 and not log.damaged and not logs and following > end:
-            _remove_log(files, log)
-            continue
-        made = log.seal(files, merging=False)
-        sealed.append(made.name)
-        log.close()
-    active = logs[0] if logs else None
-    if following > end:
-        active = _gap_log(context, entry, number, folder, sealed, end, following, gap)
-    if active is not None:
-        active.sync(active.end)
-    files.sync_dir(folder)
-
-    # 7. Say that all is well.
-    _store(page, context, entry, number, state, active, following)
-    if counters is not None:
-        counters.add("recoveries")
-        counters.publish(
-            following, active.header.segment if active else 0, active.end if active else 0,
-            following,
-        )  # fmt: skip
-        counters.add("segments_generation")
-    if active is not None:
-        active.close()
+# -- files
 
 
 def _tidy(context: Context, folder: str, say: Say) -> None:
@@ -354,11 +341,14 @@ def _finish_seal(
     context: Context, path: str, log: str, segment: names.SegmentName, say: Say
 ) -> None:
     """Both the log and the sealed file are there: the sealed one, if it is whole."""
+    file = context.files.open(path, "r")
     try:
-        data = SealedSegment(path, segment).attach(context.maps).data()
-        whole = storage.file_hash_matches(data)
-    except (Corruption, FormatTooNew, OSError):
-        whole = False
+        short = file.size() < segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
+    finally:
+        file.close()
+    whole = not short and storage.file_hash_matches(
+        SealedSegment(path, segment).attach(context.maps).data()
+    )
     context.maps.drop(path)
     if whole:
         say("unfinished_seal", log, "the sealed segment is complete, its log was still there")
@@ -368,237 +358,265 @@ def _finish_seal(
         quarantine(context, path, "sealed")
 
 
-def _redo(files: Files, folder: str, redo: list[tuple[Entry, bytes]], say: Say) -> None:
-    """Write journal entries into the logs they belong to. Idempotent."""
+def _redo(
+    files: Files, folder: str, owner: survey.Owner, redo: list[Replay], state: State | None,
+    say: Say,
+) -> tuple[dict[int, int], set[str]]:  # fmt: skip
+    """Write journal entries into the logs they belong to; any number of times.
+
+    Bytes that are there already are written again: after a failed sync the kernel may show pages
+    that it never wrote, and the sync below would not write them either. Returns up to where each
+    log is proven, and the journals that had something a log lacked.
+    """
     by_segment = {name.segment: name for name in list_segments(files, folder)}
-    for entry, data in redo:
-        name = by_segment.get(entry.segment)
-        if name is not None and name.sealed:
-            continue  # sealed after the entry was written: it has everything
-        if name is None:
-            header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
-            if entry.position != 0 or isinstance(header, str):
-                continue  # an older segment that has been dropped since
-            name = names.SegmentName(header.segment, header.base, False)
-            files.open(join(folder, names.segment(*name[:2], sealed=False)), "create").close()
-            by_segment[entry.segment] = name
-        path = join(folder, names.segment(*name[:2], sealed=False))
-        file = files.open(path, "rw")
-        try:
-            if file.read(entry.position, entry.size) != data:
-                file.write(entry.position, [data])
-                say("redone", path, f"{entry.size} bytes from the journal", entry.position)
-            file.sync()
-        finally:
-            file.close()
-    if redo:
-        files.sync_dir(folder)
-
-
-def _logs(
-    context: Context, folder: str, state: State | None, same_boot: bool, say: Say
-) -> list[LogSegment]:
-    files = context.files
-    found = list_segments(files, folder)
-    last_sealed = max((name.segment for name in found if name.sealed), default=0)
-    pending = [name for name in found if not name.sealed]
-    headers = {name: _header(files, folder, name) for name in pending}
-    logs: list[LogSegment] = []
-    for index, name in enumerate(pending):
-        path = join(folder, names.segment(*name[:2], sealed=False))
-        header = headers[name]
-        if isinstance(header, str):
-            _bad_header(context, path, header, state, name, say)
-            continue
-        file, _ = storage.open_log(files, path)
-        log = LogSegment(header, file)
-        seen = _without_footer(scan.walk(file, header.salt, log.end))
-        proven = 0
-        if state is not None and state.segment == name.segment:
-            proven = state.end_position if state.clean else 0
-        if name.segment < last_sealed:
-            proven = seen.size
-        kept = scan.verdict(seen, proven)
-        base = header.base
-        follower = next(
-            (h for n in pending[index + 1 :] if not isinstance(h := headers[n], str)), None
-        )
-        if follower is not None:
-            kept = _not_beyond(kept, follower.previous_end - base)
-        for flaw in kept.corrupt:
-            first, last = _flaw_rows(kept, flaw)
-            say("corrupt_frame", path, flaw.reason, flaw.position, base + first, base + last)
-        if kept.torn is not None:
-            rows = kept.dropped
-            say("torn_tail", path, kept.torn.reason, kept.end,
-                base + kept.rows if rows else None, base + kept.rows + rows - 1 if rows else None)  # fmt: skip
-        log.adopt(kept)
-        _settle(log, seen.watermark if same_boot else log.end, kept)
-        logs.append(log)
-        if follower is not None and base + kept.rows < follower.previous_end and not kept.corrupt:
-            for later in pending[index + 1 :]:
-                lost = join(folder, names.segment(*later[:2], sealed=False))
-                say("later_log_set_aside", lost, "the log before it lost its tail", 0, later.base)
-                quarantine(context, lost, "log")
-            break
-    return logs
-
-
-def _header(files: Files, folder: str, name: names.SegmentName) -> SegmentHeader | str:
-    file, header = storage.open_log(files, join(folder, names.segment(*name[:2], sealed=False)), "r")
-    file.close()
-    if isinstance(header, str):
-        if header.startswith("version"):
-            raise FormatTooNew(f"{file.path} was written by a later Esker ({header})")
-        return header
-    if (header.segment, header.base) != name[:2]:
-        return "a segment under another segment's name"
-    return header
-
-
-def _bad_header(
-    context: Context, path: str, reason: str, state: State | None, name: names.SegmentName, say: Say
-) -> None:
-    file = context.files.open(path, "r")
+    touched: dict[str, File] = {}
+    proven: dict[int, int] = {}
+    needed: set[str] = set()
     try:
-        empty = not file.read(0, 4096).strip(b"\0")
+        for entry, data, path_of_journal in redo:
+            name = by_segment.get(entry.segment)
+            if name is None:
+                header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
+                dropped = state is not None and entry.next_offset <= state.earliest
+                if entry.position or dropped or isinstance(header, str):
+                    continue  # an older segment that has been dropped since
+                name = names.SegmentName(header.segment, header.base, False)
+                files.open(join(folder, names.segment(*name[:2], sealed=False)), "create").close()
+                by_segment[entry.segment] = name
+            if name.sealed:
+                continue  # sealed after the entry was written: it has everything
+            path = join(folder, names.segment(*name[:2], sealed=False))
+            if path not in touched:
+                touched[path] = files.open(path, "rw")
+            file = touched[path]
+            if not _belongs(file, name, owner, entry, data):
+                continue
+            if file.read(entry.position, entry.size) != data:
+                say("redone", path, f"{entry.size} bytes from the journal", entry.position)
+                needed.add(path_of_journal)
+            file.write(entry.position, [data])
+            end = entry.position + entry.size
+            proven[entry.segment] = max(proven.get(entry.segment, 0), end)
+        for file in touched.values():
+            file.sync()
     finally:
-        file.close()
-    known = state is not None and state.clean and state.segment == name.segment
-    if empty and not known:
-        say("unfinished_roll", path, "a new log without a header")
-        context.files.unlink(path)
-    else:
-        say("corrupt_header", path, reason)
-        quarantine(context, path, "log")
+        for file in touched.values():
+            file.close()
+    if touched:
+        files.sync_dir(folder)
+    return proven, needed
 
 
-def _without_footer(seen: scan.Walk) -> scan.Walk:
-    """A log that was being sealed ends where its footer begins."""
-    for index, (position, header) in enumerate(seen.frames):
-        if header.kind == frame.FOOTER:
-            return seen._replace(
-                frames=seen.frames[:index],
-                flaws=[flaw for flaw in seen.flaws if flaw.position < position]
-                + [scan.Flaw(position, seen.size, "a footer that was not finished")],
-                end=position,
-            )
-    return seen
+def _belongs(
+    file: File, name: names.SegmentName, owner: survey.Owner, entry: Entry, data: bytes
+) -> bool:
+    """Whether an entry speaks of this log, and not of one that had the same number before it."""
+    there = segment_format.decode_header(file.read(0, segment_format.HEADER_SIZE))
+    if isinstance(there, SegmentHeader) and survey.misplaced(there, name, owner):
+        there = "left by another file in the same place of the disk"
+    if entry.position == 0:
+        header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
+        if isinstance(header, str) or survey.misplaced(header, name, owner):
+            return False
+        return isinstance(there, str) or there.created <= header.created
+    if isinstance(there, str):
+        return False
+    head = frame.decode_header(data[: frame.HEADER_SIZE], 0, entry.position, there.salt)
+    return isinstance(head, frame.Header)
 
 
-def _not_beyond(kept: scan.Verdict, rows: int) -> scan.Verdict:
-    """The next log says where this one ended; anything behind that was never acknowledged."""
-    if kept.rows <= rows:
-        return kept
-    frames = [item for item in kept.frames if item[1].first_row < rows or not item[1].count]
-    while frames and frames[-1][1].first_row >= rows:
-        frames.pop()
-    end = frames[-1][0] + frames[-1][1].size if frames else segment_format.HEADER_SIZE
-    torn = scan.Flaw(end, end, "frames behind the end that the next log names")
-    return kept._replace(frames=frames, rows=rows, end=end, torn=torn, dropped=kept.rows - rows)
+# -- logs
 
 
-def _flaw_rows(kept: scan.Verdict, flaw: scan.Flaw) -> tuple[int, int]:
-    if flaw.header is not None:
-        return flaw.header.first_row, flaw.header.first_row + flaw.header.count - 1
-    before = [h for position, h in kept.frames if position < flaw.position]
-    after = [h for position, h in kept.frames if position > flaw.position]
-    first = before[-1].first_row + before[-1].count if before else 0
-    last = after[0].first_row - 1 if after else max(first, kept.rows - 1)
-    return first, last
+def _settle(
+    context: Context, folder: str, found: list[survey.Found], proven: dict[int, int],
+    state: State | None, say: Say,
+) -> Logs:  # fmt: skip
+    """Do what `survey.decide` says, and report it."""
+    sealed = [name for name in list_segments(context.files, folder) if name.sealed]
+    newest = sealed[-1].segment if sealed else 0
+    start = state.earliest if state is not None else 0
+    end = survey.sealed_end(context.maps, folder, sealed[-1]) if sealed else start
+    plan = survey.decide(
+        found, last_sealed=newest, sealed_end=end if sealed else None, start=start, proven=proven
+    )
+    floor = 0
+    for log in plan.remove:
+        say("unfinished_roll", log.path, log.flaw or "a new log without records")
+        if log.blank or not log.flaw:
+            context.files.unlink(log.path)
+        else:
+            quarantine(context, log.path, "log")
+    for log in plan.broken:
+        floor = max(floor, _behind(log, state))
+        say("corrupt_header", log.path, log.flaw, 0, log.name.base, _behind(log, state) - 1)
+        quarantine(context, log.path, "log")
+    for log in reversed(plan.aside):
+        last = _last_row(log)
+        first = log.name.base if last is not None else None
+        say("later_log_set_aside", log.path, "the log before it lost its tail", 0, first, last)
+        quarantine(context, log.path, "log")
+    logs = [_cut(kept, say) for kept in plan.keep]
+    if logs and logs[-1].number > newest:
+        end = logs[-1].base + logs[-1].next_row
+    elif end is None:  # the last sealed segment cannot be read
+        end = max(sealed[-1].base, state.end_offset if state is not None else 0)
+    _check_sequence(folder, sealed, logs, start, end, state, say)
+    return Logs(sealed, logs, end, floor)
 
 
-def _settle(log: LogSegment, proven: int, kept: scan.Verdict) -> None:
-    """Cut the log to its end, and make sure that what is kept is on the disk.
+def _behind(log: survey.Found, state: State | None) -> int:
+    """The offset behind every record that can be in a log that nobody can read."""
+    if state is not None and state.clean and state.segment == log.number:
+        grown = max(0, log.size - state.end_position)
+        return state.end_offset + grown // survey.ROW_BYTES_MIN
+    return log.name.base + log.size // survey.ROW_BYTES_MIN
+
+
+def _last_row(log: survey.Found) -> int | None:
+    frames = log.seen.frames if log.seen is not None else []
+    rows = max((header.first_row + header.count for _, header in frames), default=0)
+    return log.name.base + rows - 1 if rows else None
+
+
+def _cut(kept: survey.Kept, say: Say) -> LogSegment:
+    """Cut a log to its end, and make sure that what is kept is on the disk.
 
     After a failed sync the kernel may hold pages that it believes to be written and that are not.
-    So where the machine has not restarted, everything above the proven part is written once more:
-    that makes the pages dirty again, and the sync below means what it says.
+    So everything above the part that is proven durable is written once more: that makes the pages
+    dirty again, and the sync below means what it says.
     """
-    if log.file.size() > log.end and not kept.corrupt:
+    verdict, base, path = kept.verdict, kept.header.base, kept.log.path
+    for flaw, low, high in kept.damage:
+        first, last = (base + low, base + high) if high >= low else (None, None)
+        say("corrupt_frame", path, flaw.reason, flaw.position, first, last)
+    if verdict.torn is not None:
+        rows = verdict.dropped
+        first, last = (kept.end, kept.end + rows - 1) if rows else (None, None)
+        sealing = kept.log.footed and not rows
+        label = "unfinished_seal" if sealing else "torn_tail"
+        say(label, path, verdict.torn.reason, verdict.end, first, last)
+    log = LogSegment(kept.header, kept.log.file)
+    log.adopt(verdict)
+    log.damaged = bool(kept.damage)
+    if kept.log.size > log.end and not log.damaged:
         log.file.truncate(log.end)
-    position = min(proven, log.end)
+    position = kept.proven
     while position < log.end:
-        data = log.file.read(position, min(1 << 22, log.end - position))
+        data = log.file.read(position, min(_PIECE, log.end - position))
         if not data:
             break
         log.file.write(position, [data])
         position += len(data)
     log.sync(log.end)
+    return log
 
 
 def _check_sequence(
-    files: Files, folder: str, sealed: list[names.SegmentName], logs: list[LogSegment],
+    folder: str, sealed: list[names.SegmentName], logs: list[LogSegment], start: int, end: int,
     state: State | None, say: Say,
-) -> int:  # fmt: skip
-    """Every number from the first to the last must be there. Returns the end offset."""
-    numbers = [name.segment for name in sealed] + [log.header.segment for log in logs]
+) -> None:  # fmt: skip
+    """Every number from the first to the last must be there."""
     bases = {name.segment: name.base for name in sealed}
-    bases |= {log.header.segment: log.header.base for log in logs}
-    for before, after in zip(numbers, numbers[1:], strict=False):
+    bases |= {log.number: log.base for log in logs}
+    numbers = sorted(bases)
+    for before, after in pairwise(numbers):
         if after != before + 1:
             say("missing_segment", folder, f"segments {before + 1} to {after - 1} are not there",
-                0, None, None)  # fmt: skip
-    if logs:
-        return logs[-1].header.base + logs[-1].next_row
-    if sealed:
-        return _sealed_end(files, folder, sealed[-1], state)
-    return state.earliest if state is not None and state.clean else 0
+                0, bases[before], bases[after] - 1)  # fmt: skip
+    if numbers and numbers[0] > 1 and bases[numbers[0]] > start:
+        say("missing_segment", folder, f"segments up to {numbers[0] - 1} are not there",
+            0, start, bases[numbers[0]] - 1)  # fmt: skip
+    if state is not None and state.clean and state.segment > max([0, *numbers]):
+        lost = (end, state.end_offset - 1) if state.end_offset > end else (None, None)
+        say("missing_segment", folder, f"segment {state.segment} is not there", 0, *lost)
 
 
-def _sealed_end(
-    files: Files, folder: str, name: names.SegmentName, state: State | None
-) -> int:
-    path = join(folder, names.segment(*name[:2], sealed=True))
-    file = files.open(path, "r")
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
-    header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
-    footer = "" if isinstance(header, str) else storage.read_footer(data, header.salt)
-    if isinstance(footer, str):
-        return max(name.base, state.end_offset if state is not None else 0)
-    return name.base + footer.records
+# -- offsets
 
 
 def _next_offset(
-    entry: TopicEntry, state: State | None, damaged: bool, same_boot: bool, end: int
+    context: Context, entry: TopicEntry, state: State | None, counters: Counters | None, left: Logs
 ) -> tuple[int, int]:
-    weak = entry.options.durability == "disk"
+    """Where the log goes on, and why it leaves a gap, should it leave one."""
+    following, gap = _issued(context, entry, state, counters, left)
+    if left.floor > max(following, left.end):
+        return left.floor, segment_format.GAP_CORRUPT
+    return max(following, left.end), gap
+
+
+def _issued(
+    context: Context, entry: TopicEntry, state: State | None, counters: Counters | None, left: Logs
+) -> tuple[int, int]:
+    """An offset below which all may have been issued; class disk issues what is not durable."""
+    weak, end = entry.options.durability == "disk", left.end
     if state is None:
-        if weak and (damaged or end > 0):
-            return end + STATE_LOST_JUMP, segment_format.GAP_STATE_LOST
-        return end, 0
+        # a state is durable before the first segment is made: without segments there was none
+        lost = weak and (left.sealed or left.logs or left.floor)
+        return (end + STATE_LOST_JUMP if lost else end), segment_format.GAP_STATE_LOST
+    if weak and end > (state.end_offset if state.clean else state.ceiling):
+        return end + STATE_LOST_JUMP, segment_format.GAP_STATE_LOST  # a newer state is lost
     if state.clean:
-        return max(end, state.end_offset), segment_format.GAP_CORRUPT
-    if weak and not same_boot:
-        return max(end, state.ceiling), segment_format.GAP_LOST_TAIL
-    return max(end, state.end_offset), segment_format.GAP_LOST_TAIL
+        return state.end_offset, segment_format.GAP_CORRUPT
+    if not weak:
+        return state.end_offset, segment_format.GAP_LOST_TAIL
+    if state.boot != context.boot or not any(context.boot):
+        return state.ceiling, segment_format.GAP_LOST_TAIL
+    # The machine has not stopped, so nothing is missing, unless the disk failed and dropped pages:
+    # then the counters page, which is never read from the disk again, knows what readers saw.
+    seen = counters.visible if counters is not None else 0
+    return max(state.end_offset, min(seen, state.ceiling)), segment_format.GAP_LOST_TAIL
 
 
-def _remove_log(files: Files, log: LogSegment) -> None:
-    log.close()
-    files.unlink(log.path)
+def _leave_one(
+    context: Context, entry: TopicEntry, number: int, folder: str, left: Logs, following: int,
+    gap: int,
+) -> LogSegment | None:  # fmt: skip
+    """Seal what is to be sealed. Returns the log to go on with, if there is one."""
+    files = context.files
+    sealed, logs, end = list(left.sealed), list(left.logs), left.end
+    newest = sealed[-1].segment if sealed else 0
+    active = logs.pop() if logs else None
+    if active is not None and (active.damaged or active.number < newest):
+        logs.append(active)
+        active = None
+    empty: LogSegment | None = None
+    if following > end and active is not None:
+        if active.next_row:
+            logs.append(active)
+        else:
+            empty = active  # it makes way for the one behind the gap, which takes its number
+        active = None
+    sealed += [log.seal(files, merging=False).name for log in logs]
+    if following > end:
+        before = max(sealed, default=None)
+        active = _gap_log(context, entry, number, folder, before, empty, end, following, gap)
+    if active is not None:
+        active.sync(active.end)
+    files.sync_dir(folder)
+    if empty is not None:
+        files.unlink(empty.path)
+        files.sync_dir(folder)
+    return active
 
 
 def _gap_log(
     context: Context, entry: TopicEntry, number: int, folder: str,
-    sealed: list[names.SegmentName], end: int, following: int, gap: int,
+    before: names.SegmentName | None, empty: LogSegment | None, end: int, following: int, gap: int,
 ) -> LogSegment:  # fmt: skip
     """A new log behind the gap. Its header remembers the gap for every reader to come."""
-    chain = salt = high = 0
-    segment = 1
-    if sealed:
-        last = SealedSegment(
-            join(folder, names.segment(*sealed[-1][:2], sealed=True)), sealed[-1]
-        ).attach(context.maps)
-        segment = sealed[-1].segment + 1
-        try:
+    segment, chain, salt, high = 1, 0, 0, 0
+    if empty is not None:
+        old = empty.header
+        segment, end, gap = old.segment, old.previous_end, old.gap or gap
+        chain, salt, high = old.previous_chain, old.previous_salt, old.previous_high
+    elif before is not None:
+        path = join(folder, names.segment(*before[:2], sealed=True))
+        last = SealedSegment(path, before).attach(context.maps)
+        segment = before.segment + 1
+        with suppress(Corruption):
             chain, salt = last.footer.chain, last.header.salt
             high = max(last.header.previous_high, last.footer.max_timestamp)
-        except Corruption:
-            pass
     header = SegmentHeader(
         store=context.store, topic=entry.id, shard=number, epoch=entry.epoch, segment=segment,
         base=following, created=context.clock.now_us(),
@@ -612,18 +630,22 @@ def _store(
     page: StateFile, context: Context, entry: TopicEntry, number: int, old: State | None,
     active: LogSegment | None, following: int,
 ) -> None:  # fmt: skip
-    page.store(
-        State(
-            flags=state_format.CLEAN, generation=0, topic=entry.id, shard=number,
-            epoch=entry.epoch, ceiling=max(following, old.ceiling if old is not None else 0),
-            segment=active.header.segment if active is not None else 0,
-            end_position=active.end if active is not None else 0, end_offset=following,
-            earliest=old.earliest if old is not None else 0,
-            evicted=old.evicted if old is not None else 0,
-            boot=context.boot, store=context.store,
-        )
-    )  # fmt: skip
-    page.close()
+    """The ceiling is the end: a clean state promises that nothing above it was issued, and the
+    next writer of a weak class sets offsets aside before it issues any."""
+    try:
+        page.store(
+            State(
+                flags=state_format.CLEAN, generation=0, topic=entry.id, shard=number,
+                epoch=entry.epoch, ceiling=following,
+                segment=active.header.segment if active is not None else 0,
+                end_position=active.end if active is not None else 0, end_offset=following,
+                earliest=old.earliest if old is not None else 0,
+                evicted=old.evicted if old is not None else 0,
+                boot=context.boot, store=context.store,
+            )
+        )  # fmt: skip
+    finally:
+        page.close()
 
 
 def quarantine(context: Context, path: str, why: str) -> str:
@@ -631,6 +653,7 @@ def quarantine(context: Context, path: str, why: str) -> str:
     files = context.files
     folder = join(context.root, names.QUARANTINE)
     files.make_dir(folder)
+    files.sync_dir(context.root)
     inside = path[len(context.root) :].strip("/").replace("/", "-") or base_name(path)
     target = join(folder, f"{inside}.{why}")
     serial = 1

@@ -183,7 +183,8 @@ class Repaired(msgspec.Struct):
         if not self.actions:
             head = f"{self.path}: nothing to repair"
         else:
-            head = f"{self.path}: repair {done} {len(self.actions)} things"
+            count = len(self.actions)
+            head = f"{self.path}: repair {done} {count} thing{'s' if count > 1 else ''}"
             if self.lost:
                 head += f"; at most {self.lost} records are lost, readers get a Gap for them"
         lines = [head, *(f"  {action}" for action in self.actions)]

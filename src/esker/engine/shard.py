@@ -85,6 +85,7 @@ class Shard:
         self.earliest = 0
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
+        self._sealing = threading.Lock()  # held by whoever seals; taken before `lock`, or not waited for
         self._state_lock = threading.Lock()  # guards _state, ceiling and the four below
         self._reserve_at = 0  # when `next` passes this, think of the ceiling
         self._reserved_when = -100.0
@@ -485,18 +486,22 @@ class Shard:
 
     def _seal_one(self) -> None:
         """Seal the oldest rolled log. Assumes the lock; used when the sealer lags behind."""
-        if self.rolled and not self.rolled[0].damaged:
+        if not self.rolled or self.rolled[0].damaged or not self._sealing.acquire(blocking=False):
+            return  # the sealer is at it already
+        try:
             self._sealed(self.rolled[0], self.rolled[0].seal(self.files, self._compress))
+        finally:
+            self._sealing.release()
 
     def seal_next(self) -> bool:
         """Seal the oldest rolled log without holding the lock while writing. False if none."""
-        with self.lock:
-            if not self.rolled or self.rolled[0].damaged or self.poison is not None:
-                return False
-            log = self.rolled[0]
-        made = log.seal(self.files, self._compress)
-        with self.lock:
-            if self.rolled and self.rolled[0] is log:
+        with self._sealing:
+            with self.lock:
+                if not self.rolled or self.rolled[0].damaged or self.poison is not None:
+                    return False
+                log = self.rolled[0]
+            made = log.seal(self.files, self._compress)
+            with self.lock:
                 self._sealed(log, made)
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
@@ -20,7 +21,15 @@ from esker.engine.context import Context
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.shard import Shard, shard_folder
 from esker.engine.topic import Topic
-from esker.errors import EskerError, InvalidOption, NotAStore, StoreClosed, TopicExists, UnsafePath
+from esker.errors import (
+    EskerError,
+    InvalidOption,
+    NotAStore,
+    StorageError,
+    StoreClosed,
+    TopicExists,
+    UnsafePath,
+)
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
 from esker.options import TopicOptions
@@ -241,6 +250,7 @@ class Store:
             problems.append(problem)
         for shard in context.shards:
             _close_shard(shard, problems)
+        context.committer.close()
 
     def __enter__(self) -> Store:
         self._context.require_open()
@@ -348,6 +358,9 @@ def _identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
                 "Choose another place, or set its sticky bit.", path=above,
             )  # fmt: skip
         _make_dirs(files, root)
+    else:
+        with suppress(StorageError):  # who made it may have died before the name was synced
+            files.sync_dir(parent(root))
     return storage.create_identity(files, root, clock.now_us())
 
 

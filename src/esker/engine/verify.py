@@ -33,10 +33,12 @@ from esker.format import catalog as catalog_format
 from esker.format import journal as journal_format
 from esker.format import names
 from esker.format import segment as segment_format
+from esker.format import state as state_format
 from esker.format.catalog import Catalog, TopicEntry
 from esker.format.checksum import checksum
 from esker.format.frame import padded
 from esker.format.journal import Entry, JournalHeader
+from esker.format.state import State
 from esker.options import TopicOptions
 from esker.storage.files import SYSTEM_FILES, Files, absolute, join
 
@@ -58,20 +60,22 @@ def verify(
     """
     started = SYSTEM_CLOCK.monotonic()
     root = absolute(path)
-    check = _Check(files, root, deep, progress)
+    check = Check(files, root, deep, progress)
     check.run()
     check.report.seconds = SYSTEM_CLOCK.monotonic() - started
     return check.report
 
 
-def inspect_store(files: Files, root: str, *, deep: bool = True) -> _Check:
+def check_store(files: Files, root: str) -> Check:
     """As `verify`, with everything that was learned on the way; for `repair`."""
-    check = _Check(files, root, deep, None)
+    started = SYSTEM_CLOCK.monotonic()
+    check = Check(files, root, True, None)
     check.run()
+    check.report.seconds = SYSTEM_CLOCK.monotonic() - started
     return check
 
 
-class _Check:
+class Check:
     """One run over a store."""
 
     def __init__(self, files: Files, root: str, deep: bool, progress: Progress | None) -> None:
@@ -152,7 +156,7 @@ class _Check:
             raise NotAStore(f"there is no Esker store at {root}; give the directory of a store")
         path = join(root, names.IDENTITY)
         if not files.kind(path):
-            self.store = id_in_segments(files, root)
+            self.store = id_of_store(files, root)
             if self.store is None:
                 raise NotAStore(f"there is no Esker store at {root}: it has no {names.IDENTITY}")
             self.say("identity", path, "the identity file is not there")
@@ -169,9 +173,8 @@ class _Check:
                 f"{root} was written by a later Esker (store format {found}); nothing was "
                 "touched. Install a newer esker to check it."
             )
-        self.store = id_in_segments(files, root)
-        if data is not None:
-            self.say("identity", path, found, 0)
+        self.store = id_of_store(files, root)
+        self.say("identity", path, found, 0)
 
     # -- catalogs --
 
@@ -269,6 +272,7 @@ class _Check:
         if entry is not None and entry.id == number:
             self.orphans.append(entry)
             self.say("orphan_topic", folder, f"topic {entry.name!r} is in no catalog")
+            self._topic(folder, entry)
         elif held:
             self.say("orphan_topic", folder, "segments of a topic that nothing names")
         else:
@@ -386,21 +390,48 @@ def shard_folders(files: Files, root: str) -> Iterator[str]:
                 yield folder
 
 
-def id_in_segments(files: Files, root: str) -> bytes | None:
-    """The store's id as most of its segments name it."""
+def id_of_store(files: Files, root: str) -> bytes | None:
+    """The store's id as most of its files name it: segments, then state pages, then catalogs."""
     votes: Counter[bytes] = Counter()
     for folder in shard_folders(files, root):
         for name in files.list(folder):
-            if names.parse_segment(name) is None:
-                continue
-            try:
-                file = files.open(join(folder, name), "r")
-            except StorageError:
-                continue
-            try:
-                header = segment_format.decode_header(file.read(0, segment_format.HEADER_SIZE))
-            finally:
-                file.close()
-            if not isinstance(header, str):
-                votes[header.store] += 1
+            if names.parse_segment(name) is not None:
+                header = segment_format.decode_header(_head(files, join(folder, name), 128))
+                if not isinstance(header, str):
+                    votes[header.store] += 1
+            elif name == names.STATE:
+                data = _head(files, join(folder, name), state_format.FILE_SIZE)
+                for at in state_format.SLOT_POSITIONS:
+                    slot = state_format.decode_slot(data[at : at + state_format.SLOT_SIZE])
+                    if isinstance(slot, State):
+                        votes[slot.store] += 1
+    for name in files.list(root):
+        if not votes and names.parse_catalog(name) is not None:
+            data = _head(files, join(root, name), catalog_format.CATALOG_BYTES_MAX)
+            if not isinstance(catalog_format.decode_catalog(data, bytes(data[24:40])), str):
+                votes[bytes(data[24:40])] += 1
     return votes.most_common(1)[0][0] if votes else None
+
+
+def one_bit_identity(files: Files, path: str) -> tuple[bytes, int] | None:
+    """Store id and creation time of an identity file in which a single bit is wrong."""
+    data = _head(files, path, catalog_format.IDENTITY_SIZE)
+    for bit in range(len(data) * 8):
+        tried = bytearray(data)
+        tried[bit >> 3] ^= 1 << (bit & 7)
+        found = catalog_format.decode_identity(bytes(tried))
+        if isinstance(found, tuple):
+            return found
+    return None
+
+
+def _head(files: Files, path: str, size: int) -> bytes:
+    """The first bytes of a file; none when the OS refuses them."""
+    try:
+        file = files.open(path, "r")
+        try:
+            return file.read(0, size)
+        finally:
+            file.close()
+    except StorageError:
+        return b""

@@ -54,6 +54,7 @@ MORE: Final = 1
 
 _PREFIX: Final = struct.Struct("<4sBBBBIIIIqqIIQ")
 _CHECK: Final = struct.Struct("<Q")
+_HEADER: Final = struct.Struct(_PREFIX.format + "Q")
 _ZERO: Final = bytes(HEADER_SIZE)
 assert _PREFIX.size + _CHECK.size == HEADER_SIZE
 
@@ -66,7 +67,7 @@ class Header(NamedTuple):
     columns: int
     body_size: int
     raw_size: int
-    count: int
+    count: int  # type: ignore[assignment]  # rows, not a search in the tuple
     first_row: int
     min_timestamp: int
     max_timestamp: int
@@ -133,18 +134,16 @@ def data_header(
 
 def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Damage:
     """The header at data[at:at+64], which lies at `position` of its file."""
-    prefix = bytes(data[at : at + HEADER_SIZE])
-    if len(prefix) < HEADER_SIZE:
-        return Damage("the file ends inside a frame header", zero=not any(prefix))
-    fields = _PREFIX.unpack_from(prefix)
-    (check,) = _CHECK.unpack_from(prefix, 56)
-    if check != checksum(prefix[:56], (salt + position) & MASK64):
-        if prefix == _ZERO:
+    if len(data) - at < HEADER_SIZE:
+        return Damage("the file ends inside a frame header", zero=not any(data[at:]))
+    fields = _HEADER.unpack_from(data, at)
+    if fields[14] != checksum(data[at : at + 56], (salt + position) & MASK64):
+        if data[at : at + HEADER_SIZE] == _ZERO:
             return Damage("zeros where a frame should be", zero=True)
         return Damage("frame header does not match its checksum")
     if fields[0] != MAGIC or fields[1] != VERSION or fields[2] not in KINDS or fields[3] > ZSTD:
         return Damage("frame header of an unknown kind or version")
-    return Header(*fields[2:], check)
+    return Header._make(fields[2:])
 
 
 def body_damage(header: Header, body: Any, salt: int) -> Damage | None:

@@ -117,7 +117,19 @@ def decode_header(data: bytes) -> SegmentHeader | str:
     fields = _HEADER.unpack_from(data)
     if fields[1] != VERSION:
         return f"version {fields[1]}"
-    return SegmentHeader(*fields[4:16], fields[3])
+    return SegmentHeader._make((*fields[4:16], fields[3]))
+
+
+def was_header(data: bytes, segment: int, base: int) -> bool:
+    """Whether bytes that do not verify were once this segment's header, and not never written.
+
+    A header lies in one sector, which a power cut leaves as a whole or not at all. Where two of
+    three things are right that must be in it, it was there and was damaged later.
+    """
+    if len(data) < HEADER_SIZE:
+        return False
+    fields = _HEADER.unpack_from(data)
+    return (fields[0] == MAGIC) + (fields[8] == segment) + (fields[9] == base) >= 2
 
 
 def encode_footer(footer: Footer) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from esker.errors import Corruption, FormatTooNew, NotAStore, StorageError
+from esker.errors import FormatTooNew, NotAStore, StorageError
 from esker.format import catalog as fmt
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
@@ -151,10 +151,3 @@ class CatalogFile:
 
     def by_id(self, topic_id: int) -> TopicEntry | None:
         return next((entry for entry in self.catalog.topics if entry.id == topic_id), None)
-
-
-def require_whole(catalog: CatalogFile) -> None:
-    """Raise when a catalog is there but no generation of it can be read."""
-    if catalog.damage and not catalog.generation:
-        path, reason = catalog.damage[0]
-        raise Corruption(reason, path=path)

@@ -132,7 +132,9 @@ class Journal:
         except StorageError:
             self.set_aside()  # it says nothing that is not so; the next opening removes it
             return
-        self.let_go()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def set_aside(self) -> None:
         """Never touch this journal again; keep its lock, so that nobody takes it for dead."""
@@ -151,10 +153,8 @@ class Journal:
         self._aside.clear()
 
     def let_go(self) -> None:
-        """Close our copy of the lock. In a forked child the parent keeps its own."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        """In a forked child: close our copies of the locks; the parent keeps its own."""
+        self.close()
 
     @property
     def open(self) -> bool:
@@ -231,9 +231,7 @@ def _entries(
             break
         at = following
     torn = next((flaw for flaw in damage if flaw[0] >= durable), None)
-    kept = [
-        (entry, body) for place, entry, body in entries if torn is None or place < torn[0]
-    ]
+    kept = [(entry, body) for place, entry, body in entries if torn is None or place < torn[0]]
     return kept, torn, [flaw for flaw in damage if flaw[0] < durable]
 
 

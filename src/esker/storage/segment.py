@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from esker.errors import Corruption, DiskFull, FormatTooNew
+from esker.errors import Corruption, DiskFull, FormatTooNew, StorageError
 from esker.format import columns as cols
 from esker.format import frame, names
 from esker.format import segment as fmt
@@ -126,6 +126,7 @@ class LogSegment:
         self.value_bytes = 0
         self.damaged = False
         self.allocated = 0  # room taken ahead of the end, zeros; 0 when none is
+        self._sync_failed = False
         self._decoded: tuple[int, Any] = (-1, None)  # the frame last looked into
         self._chain = Hasher()
 
@@ -234,14 +235,22 @@ class LogSegment:
         if self.file.size() > self.end:
             self.file.truncate(self.end)
         self.allocated = 0
-        self.file.sync()
-        self.in_file = self.synced = self.end
+        self._sync()  # not a commit: the log's name, and logs before it, may still wait for theirs
 
     def sync(self, upto: int) -> None:
         """fdatasync; `upto` is the end as it was when the caller decided to sync."""
-        self.file.sync()
+        self._sync()
         self.in_file = max(self.in_file, upto)
         self.synced = max(self.synced, upto)
+
+    def _sync(self) -> None:
+        if self._sync_failed:
+            raise StorageError(f"an earlier sync of {self.path} failed", path=self.path)
+        try:
+            self.file.sync()
+        except Exception:
+            self._sync_failed = True  # for good: a second one would succeed and mean nothing
+            raise
 
     def adopt(self, kept: scan.Verdict) -> None:
         """Take over what a walk over the file has found."""
@@ -279,7 +288,7 @@ class LogSegment:
             raise self._missing(row, stop)
         last = first + 1
         begin = directory.positions[first]
-        limit = min(max_bytes, _READ_PIECE)
+        limit = min(max_bytes, FRAME_BYTES_TARGET)
         while (  # small frames are read together, a large one alone
             last < frames
             and directory.first_rows[last] < stop
@@ -383,7 +392,8 @@ class LogSegment:
             self._write_merged(files, target, how)
         else:
             self._write_footer()
-            files.rename(self.path, target)
+            if files.kind(self.path):  # it has its new name when only the sync below had failed
+                files.rename(self.path, target)
         files.sync_dir(folder)
         if files.kind(self.path):
             files.unlink(self.path)

@@ -180,7 +180,7 @@ class Inode:
                 history.setdefault(sector, []).append(content)
         version = fate.size_version(len(self.pending))
         size = self.pending[version - 1].size if version else len(self.durable)
-        content = bytearray(self.durable[:size].ljust(size, b"\0"))
+        after = bytearray(self.durable[:size].ljust(size, b"\0"))
         for sector, versions in sorted(history.items()):
             begin = sector * SECTOR
             version = fate.version(len(versions))
@@ -192,8 +192,8 @@ class Inode:
                 survives = fate.filling(sector, graves)
             end = min(begin + len(survives), size)
             if begin < end:
-                content[begin:end] = survives[: end - begin]
-        return Inode(bytes(content))
+                after[begin:end] = survives[: end - begin]
+        return Inode(bytes(after))
 
     def _crashed_page(self, fate: Fate) -> bytes:
         """A mapped page is written whenever the kernel likes: it is new, old or not there."""
