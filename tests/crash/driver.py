@@ -20,6 +20,7 @@ from esker.testing import (
     NAMES_ONLY,
     UNNAMED,
     Call,
+    Crash,
     Fate,
     ManualClock,
     SimulatedDisk,
@@ -63,6 +64,8 @@ class Driver:
     # -- steps --
 
     def create(self, topic: str, durability: str, segment_bytes: int = 4096, **more: Any) -> None:
+        if topic in self._store:
+            return  # made in an earlier life
         self.ledger.creating(topic, durability)
         self._store.create(topic, durability=durability, segment_bytes=segment_bytes, **more)
         self.ledger.created(topic)
@@ -130,6 +133,24 @@ class Driver:
             self.store.close()
 
 
+def mixed(chance: random.Random, length: int = 25) -> list[Step]:
+    """A seeded mix of everything, over topics of every class."""
+    classes = {"f": "fsync", "d": "disk", "m": "memory", "g": "fsync"}
+    steps: list[Step] = [("create", name, durability) for name, durability in classes.items()]
+    for _ in range(length):
+        topic = chance.choice(list(classes))
+        step: Step = chance.choice(
+            (
+                ("append", topic), ("append", topic), ("wait", topic), ("wait", topic),
+                ("many", topic, chance.randrange(1, 5)), ("many", topic, 3, 900),
+                ("many", topic, 2, 500, True), ("flush", topic), ("sync", topic), ("sync_all",),
+                ("tick",), ("tick",), ("reopen",),
+            )
+        )  # fmt: skip
+        steps.append(step)
+    return steps
+
+
 class Violation(BaseException):
     """A promise was broken. Not an Exception: the engine at work must not take it for its own."""
 
@@ -187,6 +208,40 @@ class Explorer:
         new = digest.digest() not in self._seen
         self._seen.add(digest.digest())
         return new
+
+    def live(self, seed: int, lives: int = 6) -> None:
+        """One store, many deaths: each at a random change, also in the middle of a recovery."""
+        chance = random.Random(f"lives {seed}")
+        disk, ledger, serial = SimulatedDisk(seed), Ledger(), 0
+        worst: Death = "kill"
+        story: list[Any] = []
+        for life in range(lives):
+            driver = Driver(disk, ledger, seed=seed * 100 + life)
+            driver.serial = serial
+            steps = [] if life + 1 == lives else mixed(chance)
+            if steps:
+                disk.stop_at(chance.choice((5, 20, 60, 150, 400)), chance.choice(("before", "after")))
+            story.append(steps)
+            try:
+                store = driver.open()
+                ledger.check(store, worst)
+                ledger.settle(store)
+                self.states += 1
+                worst = "kill"
+                driver.run(steps)
+                driver.close()
+            except Crash as crash:
+                story.append(str(crash))
+            except BaseException as problem:
+                problem.add_note(f"seed {seed}: {story}")
+                raise
+            driver.abandon()
+            serial = driver.serial
+            if chance.random() < 0.3:
+                disk = disk.kill()
+            else:
+                disk = disk.crash(chance.choice((*CORNERS, Fate(chance.randrange(1 << 30)))))
+                worst = "power"
 
     def _judge(self, disk: SimulatedDisk, ledger: Ledger, death: Death) -> None:
         """Open and check; then, for every n-th state, write, close and open again."""

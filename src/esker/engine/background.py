@@ -16,7 +16,6 @@ from esker.engine.context import Context
 from esker.engine.shard import Shard
 from esker.errors import EskerError
 
-
 SEAL_DELAY = 0.1  # seconds between one sealing and the next
 
 

@@ -76,7 +76,7 @@ class Batch:
                     columns.tags if columns.tags is not None else _nothing(_STRING, count),
                     columns.nodes if columns.nodes is not None else _nothing(_STRING, count),
                     columns.headers if columns.headers is not None
-                    else _nothing(HEADER_TYPE, count),
+                    else _nothing(_HEADERS, count),
                     _same(self.shard, count),
                 ],
                 schema=SCHEMA,
@@ -135,17 +135,17 @@ def record_at(columns: Columns, row: int, offset: int, shard: int) -> Record:
     )
 
 
-_BINARY: Final = pa.binary()
-_STRING: Final = pa.string()
-_nulls: dict[Any, Any] = {}
+_BINARY, _STRING, _HEADERS = range(3)
+_KINDS: Final = (pa.binary(), pa.string(), HEADER_TYPE)
+_nulls: list[Any] = [pa.nulls(0, kind) for kind in _KINDS]
 _shards: dict[int, Any] = {}
 
 
-def _nothing(kind: Any, count: int) -> Any:
+def _nothing(kind: int, count: int) -> Any:
     """A column of nulls: one long one is made and lent out in slices."""
-    known = _nulls.get(kind)
-    if known is None or len(known) < count:
-        known = _nulls[kind] = pa.nulls(max(count, 8192), kind)
+    known = _nulls[kind]
+    if len(known) < count:
+        known = _nulls[kind] = pa.nulls(max(count, 8192), _KINDS[kind])
     return known.slice(0, count)
 
 

@@ -41,6 +41,7 @@ class Follower:
         self.visible = 0
         self.durable = 0
         self.earliest = 0
+        self.settled = False
         self._lock = threading.Lock()  # guards everything here
         self._counters: Counters | None = None
         self._seen: object = None
@@ -85,6 +86,7 @@ class Follower:
                     raise
                 published = newer or published
         self._seen = published
+        self.settled = False
         self.visible, self.durable = published.visible, published.durable
 
     def _take(self, published: Published) -> None:
@@ -169,5 +171,6 @@ class Follower:
         if kept:
             end = max(end, kept[-1].base + kept[-1].rows)
         self.visible = self.durable = end
+        self.settled = True
         self._seen = fingerprint
         self._listing = -1

@@ -71,13 +71,13 @@ class Inspection:
 
 def inspect_shard(
     files: Files, folder: str, entry: TopicEntry, number: int, store: bytes | None, *,
-    deep: bool = True, progress: Callable[[int], None] | None = None,
+    deep: bool = True, locked: bool = False, progress: Callable[[int], None] | None = None,
 ) -> Inspection:  # fmt: skip
-    """Look at everything that one shard has on disk."""
+    """Look at everything that one shard has on disk. `locked`: the caller has its writer lock."""
     for attempt in range(ATTEMPTS):
         found = Inspection(folder, entry, number)
         try:
-            _Inspector(files, found, store, deep).run()
+            _Inspector(files, found, store, deep, locked).run()
         except Vanished as problem:
             if attempt + 1 == ATTEMPTS:
                 found.say("unreadable", folder, str(problem))
@@ -92,17 +92,21 @@ def inspect_shard(
 class _Inspector:
     """Fills an Inspection."""
 
-    def __init__(self, files: Files, found: Inspection, store: bytes | None, deep: bool) -> None:
+    def __init__(
+        self, files: Files, found: Inspection, store: bytes | None, deep: bool, locked: bool
+    ) -> None:
         self.files = files
         self.found = found
         self.folder = found.folder
         self.store = store
         self.deep = deep
+        self.locked = locked
         self.published: Published | None = None
 
     def run(self) -> None:
         found = self.found
-        found.holder = self.files.holder(join(self.folder, names.LOCK))
+        if not self.locked:
+            found.holder = self.files.holder(join(self.folder, names.LOCK))
         self.counters()
         self.state()
         listed = self.listing()

@@ -49,6 +49,7 @@ class View(Protocol):
     visible: int
     durable: int
     earliest: int
+    settled: bool  # `segments` is never older than `visible`: what it lacks is missing
 
 
 def end_of(view: View, consistency: Consistency = "eventual") -> int:
@@ -61,6 +62,8 @@ def end_of(view: View, consistency: Consistency = "eventual") -> int:
 def earliest_of(view: View) -> int:
     """The first offset that is there."""
     segments = view.segments
+    if segments and segments[0].number > 1 and segments[0].base > view.earliest:
+        return view.earliest  # the segments before are missing: whoever reads there is told
     first = segments[0].base if segments else view.visible
     return max(first, view.earliest)
 
@@ -113,6 +116,11 @@ def read_batches(
         at = bisect_right(segments, offset, key=_base) - 1
         if at < 0:
             first, reason = segments[0].base if segments else view.visible, "evicted"
+            if segments and segments[0].number > 1 and offset >= view.earliest:
+                raise Corruption(
+                    f"segments before {segments[0].number} are missing", path=segments[0].path,
+                    first=offset, last=first - 1, reason="missing segment",
+                )  # fmt: skip
             if segments and (header := segments[0].header).previous_end < first:
                 if offset < header.previous_end:  # evicted up to there; lost from there on
                     first = header.previous_end
@@ -125,6 +133,11 @@ def read_batches(
         row, rows = offset - segment.base, segment.rows
         if row >= rows:
             if at + 1 >= len(segments):
+                if view.settled:
+                    raise Corruption(
+                        "the end of the log is missing", path=segment.path,
+                        first=offset, last=stop - 1, reason="missing records",
+                    )  # fmt: skip
                 return  # published, but this list of segments is older: the next read sees it
             following = segments[at + 1]
             reason = _reason(segment, following)

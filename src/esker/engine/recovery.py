@@ -252,7 +252,9 @@ def recover_shard(
             Finding(label, path, reason, entry.name, number, position, first, last)
         )
 
-    # 1. The state page: what was known to be durable, which offsets were set aside.
+    # 1. The state page: what was known to be durable, which offsets were set aside. Names first:
+    #    nothing may be given up for the sake of a file whose name a power cut could take.
+    files.sync_dir(folder)
     page = StateFile(files, folder)
     state = page.load()
     if not _ours(context, entry, number, state):
@@ -262,7 +264,6 @@ def recover_shard(
     counters = _counters(files, folder, say)
     if entry.options.durability == "ephemeral":
         following = max(state.ceiling, state.end_offset) if state is not None else STATE_LOST_JUMP
-        files.sync_dir(folder)
         _store(page, context, entry, number, state, None, following)
         return set()
 

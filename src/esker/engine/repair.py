@@ -98,6 +98,9 @@ class _Repair:
         self.identity(check)
         if check.store is None:
             raise NotAStore(f"{self.root}: nothing in it tells the id of the store")
+        for problem in check.report.problems:
+            if problem.kind == "trailing":
+                self.trim(problem)
         if self.catalog(check):
             check = self._again(check)
         if self._shards(check, _OUTSIDE):
@@ -186,6 +189,18 @@ class _Repair:
                 kept = self.evidence.move(problem.path, "identity")
             replace_file(self.files, problem.path, catalog_format.encode_identity(*exact))
         self.act(Action("identity", problem.path, problem.reason, kept))
+
+    def trim(self, problem: Problem) -> None:
+        kept = ""
+        if not self.dry_run:
+            kept = self.evidence.copy(problem.path, "trailing")
+            file = self.files.open(problem.path, "r")
+            try:
+                data = file.read(0, problem.position or 0)
+            finally:
+                file.close()
+            replace_file(self.files, problem.path, data)
+        self.act(Action("trimmed", problem.path, problem.reason, kept, position=problem.position))
 
     def catalog(self, check: Check) -> bool:
         """Topics that are on disk only, and directories that are in the catalog only."""
@@ -328,7 +343,9 @@ class _Repair:
         """Frames, footers and the sequence of segments."""
         with self.locked(found):
             if not self.dry_run:  # nobody can have changed it between this look and the lock
-                found = inspect_shard(self.files, found.folder, found.entry, found.number, store)
+                found = inspect_shard(
+                    self.files, found.folder, found.entry, found.number, store, locked=True
+                )
             mend_sequence(self.files, found, store, self.evidence, self.act, dry_run=self.dry_run)
 
 

@@ -59,6 +59,8 @@ _POSITION, _LAST, _ISSUED = _W["write_position"], _W["last_offset"], _W["next_is
 class Shard:
     """The writer of one shard. Made when a topic is opened, opened for writing at first use."""
 
+    settled = True  # `segments` is replaced before `visible` moves
+
     def __init__(self, context: Context, entry: TopicEntry, number: int) -> None:
         self.context = context
         self.entry = entry

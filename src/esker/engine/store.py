@@ -143,8 +143,8 @@ class Store:
             entry = self._catalog.find(name)
         return entry
 
-    def _context_limit(self, topic: Topic) -> int:
-        entry = topic._entry or self._lookup(topic.name)
+    def _limit_of(self, name: str) -> int:
+        entry = self._lookup(name)
         return entry.options.max_record_bytes if entry else opts.RECORD_BYTES_DEFAULT
 
     def __iter__(self) -> Iterator[str]:

@@ -166,7 +166,7 @@ class Check:
         if isinstance(found, tuple):
             self.store = found[0]
             if len(data or b"") > catalog_format.IDENTITY_SIZE:
-                self.say("identity", path, "bytes behind its end", 48, severity="warning")
+                self.say("trailing", path, "bytes behind its end", catalog_format.IDENTITY_SIZE)
             return
         if found.startswith("version"):
             raise FormatTooNew(
@@ -209,7 +209,9 @@ class Check:
             return f"it is generation {written} by its own account"
         if not chosen:
             self.catalog = catalog
-        return "" if len(data) == size else "bytes behind its end"
+        if len(data) > size:
+            self.say("trailing", path, "bytes behind its end", size)
+        return ""
 
     # -- topics and shards --
 

@@ -57,6 +57,7 @@ def create_identity(files: Files, root: str, created: int, note: str = "") -> by
         store = files.random(16)
         for folder in (names.TOPICS, names.JOURNALS):
             files.make_dir(join(root, folder))
+        files.sync_dir(root)  # an identity says that the rest is there too
         replace_file(files, join(root, names.IDENTITY), fmt.encode_identity(store, created))
         return store
     finally:

@@ -1,0 +1,149 @@
+"""A topic's handle: what it is called, whether it exists, and how each of its shards looks now.
+
+`writing.py` and `reading.py` build on it; `topic.py` is both together.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from esker.engine import intake
+from esker.engine.buffer import CLOSED, Buffer
+from esker.engine.follower import Follower
+from esker.engine.reader import View, earliest_of
+from esker.engine.shard import Shard
+from esker.errors import InvalidOption, TopicNotFound, nearest
+from esker.format.catalog import TopicEntry
+from esker.options import TopicOptions
+
+if TYPE_CHECKING:
+    from esker.engine.store import Store
+
+
+class Handle:
+    """The part of a topic that both writing and reading need."""
+
+    def __init__(self, store: Store, name: str, entry: TopicEntry | None) -> None:
+        self._store = store
+        self.name = name
+        self._entry: TopicEntry | None = None
+        self._buffer: Buffer = CLOSED
+        self._shards: list[Shard] = []
+        self._followers: list[Follower] = []
+        self._turn = 0
+        self._shared = 0  # flushes left before a buffer may have an owner again
+        self._lock = Lock()  # guards _entry, _shards, _followers
+        if entry is not None:
+            self._attach(entry)
+
+    def __repr__(self) -> str:
+        if self._entry is None:
+            return f"<esker topic {self.name!r}, not yet created>"
+        options = self._entry.options
+        return f"<esker topic {self.name!r}, {options.shards} shards, {options.durability}>"
+
+    def _attach(self, entry: TopicEntry) -> TopicEntry:
+        context = self._store._context
+        self._shards = [Shard(context, entry, n) for n in range(entry.options.shards)]
+        self._followers = [Follower(context, entry, n) for n in range(entry.options.shards)]
+        for shard in self._shards:
+            shard.door = self
+            context.shards.append(shard)
+        self._entry = entry
+        return entry
+
+    def _created(self) -> TopicEntry:
+        """The catalog's entry; the topic is created with default options if need be."""
+        entry = self._entry
+        if entry is None:
+            with self._lock:
+                entry = self._entry or self._attach(self._store._ensure(self.name))
+        return entry
+
+    def _existing(self) -> TopicEntry:
+        """The catalog's entry; an error when there is none."""
+        self._store._context.require_open()
+        entry = self._entry
+        if entry is not None:
+            return entry
+        with self._lock:
+            known = self._entry or self._store._lookup(self.name)
+            if known is None:
+                raise TopicNotFound(
+                    f"no topic {self.name!r} in {self._store.path}; "
+                    f"{nearest(self.name, list(self._store))}. Appending would create it."
+                )
+            return known if known is self._entry else self._attach(known)
+
+    @property
+    def options(self) -> TopicOptions:
+        """The topic's options, as the catalog has them."""
+        return self._existing().options
+
+    @property
+    def shards(self) -> int:
+        return self._existing().options.shards
+
+    def shard_of(self, key: bytes | str) -> int:
+        """The shard that records with this key go to."""
+        checked = intake.key_of(key)
+        assert checked is not None
+        return intake.fnv1a(checked) % self.shards
+
+    def _limit(self) -> int:
+        """The largest value that this topic takes, also when it has yet to be made."""
+        entry = self._entry
+        return entry.options.max_record_bytes if entry else self._store._limit_of(self.name)
+
+    # ---- views ----------------------------------------------------------------------------
+
+    def _view(self, number: int) -> View:
+        """The freshest view of a shard: our own writer's, or what another process published."""
+        shard = self._shards[number]
+        if shard.writing or shard.durability == "ephemeral":
+            return shard
+        follower = self._followers[number]
+        follower.refresh()
+        return follower
+
+    def _known_view(self, number: int, offset: int) -> View:
+        """A view that has this offset: what is visible once stays so, and need not be looked up."""
+        self._existing()
+        if type(number) is int and 0 <= number < len(self._followers):
+            follower = self._followers[number]
+            if 0 <= offset < follower.visible and not self._shards[number].writing:
+                return follower
+        return self._views(number)[0]
+
+    def _views(self, shard: int | None) -> list[View]:
+        count = self._existing().options.shards
+        if shard is None:
+            return [self._view(number) for number in range(count)]
+        if isinstance(shard, bool) or not isinstance(shard, int) or not 0 <= shard < count:
+            raise InvalidOption(f"shard={shard}: topic {self.name!r} has shards 0..{count - 1}")
+        return [self._view(shard)]
+
+    # ---- state ----------------------------------------------------------------------------
+
+    def end(self, shard: int = 0) -> int:
+        """The offset behind the last record that readers see."""
+        return self._views(shard)[0].visible
+
+    def earliest(self, shard: int = 0) -> int:
+        """The first offset that is still there."""
+        return earliest_of(self._views(shard)[0])
+
+    def durable(self, shard: int = 0) -> int:
+        """The offset behind the last record that survives power loss."""
+        return self._views(shard)[0].durable
+
+    def __len__(self) -> int:
+        """How many records readers see, over all shards."""
+        return sum(view.visible - earliest_of(view) for view in self._views(None))
+
+    def counters(self, shard: int = 0) -> dict[str, int]:
+        """Every counter of a shard's page, also while another process writes it."""
+        self._views(shard)
+        page = self._shards[shard].counters or self._followers[shard]._page()
+        return page.as_dict() if page is not None else {}

@@ -1,0 +1,238 @@
+"""Reading a topic: batches, records, tails, slices, single look-ups.
+
+All of it ends in `reader.read_batches` (or `read_one`); here positions are parsed and shards chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, overload
+
+from esker import positions
+from esker.engine.batch import Batch
+from esker.engine.handle import Handle
+from esker.engine.reader import (
+    BATCH_BYTES,
+    Consistency,
+    Gaps,
+    Range,
+    check_consistency,
+    check_count,
+    check_gaps,
+    check_limit,
+    check_timeout,
+    count_records,
+    earliest_of,
+    end_of,
+    read_batches,
+    read_one,
+    resolve,
+)
+from esker.engine.slices import Slice
+from esker.engine.tail import Tail
+from esker.errors import InvalidOption, OffsetOutOfRange
+from esker.records import Gap, Record
+
+
+class Reading(Handle):
+    """Everything that reads."""
+
+    def batches(
+        self,
+        start: Any = "earliest",
+        stop: Any = None,
+        *,
+        shard: int | None = None,
+        max_bytes: int = BATCH_BYTES,
+        max_records: int = 0,
+        gaps: Gaps = "raise",
+        consistency: Consistency = "eventual",
+    ) -> Iterator[Batch]:
+        """The records from `start` to `stop` (or to the end as it is now), as Arrow batches.
+
+        Each shard is read in turn; a position is taken in each shard by itself.
+        """
+        self._existing()
+        now = self._store._context.clock.now_us()
+        begin = positions.parse(start, now)
+        finish = None if stop is None else positions.parse(stop, now)
+        check_gaps(gaps)
+        check_count("max_bytes", max_bytes, 1)
+        check_count("max_records", max_records, 0)
+        ranges = self._ranges(begin, finish, shard, consistency)
+        return self._batches(ranges, max_bytes, max_records, gaps)
+
+    def _ranges(
+        self, begin: positions.Position, finish: positions.Position | None, shard: int | None,
+        consistency: Consistency = "eventual",
+    ) -> list[Range]:  # fmt: skip
+        """What two positions mean in each shard, as things are now: shard, first offset, end."""
+        check_consistency(consistency)
+        ranges = []
+        for view in self._views(shard):
+            end = end_of(view, consistency)
+            if finish is not None:
+                end = min(end, resolve(view, finish))
+            ranges.append(Range(view.number, resolve(view, begin), end))
+        return ranges
+
+    def _batches(
+        self, ranges: list[Range], max_bytes: int, max_records: int, gaps: Gaps
+    ) -> Iterator[Any]:
+        for number, first, end in ranges:
+            yield from read_batches(
+                self._view(number), first, end,
+                max_bytes=max_bytes, max_records=max_records, gaps=gaps,
+            )  # fmt: skip
+
+    def read(
+        self,
+        start: Any = "earliest",
+        stop: Any = None,
+        *,
+        shard: int | None = None,
+        limit: int | None = None,
+        gaps: Gaps = "raise",
+        consistency: Consistency = "eventual",
+    ) -> Iterator[Record]:
+        """The records from `start` to the end as it is now, one by one."""
+        check_limit(limit)
+        batches = self.batches(start, stop, shard=shard, gaps=gaps, consistency=consistency)
+        return _records(batches, limit)
+
+    def follow(
+        self,
+        start: Any = "latest",
+        *,
+        timeout: float | None = None,
+        shard: int | None = None,
+        limit: int | None = None,
+        gaps: Gaps = "raise",
+        consistency: Consistency = "eventual",
+    ) -> Iterator[Record]:
+        """The records from `start` on, and then those to come, as they come.
+
+        Ends when nothing came for `timeout` seconds (never, when None), after `limit` records,
+        or when the store is closed.
+        """
+        check_limit(limit)
+        return _records(
+            self.follow_batches(
+                start, timeout=timeout, shard=shard, gaps=gaps, consistency=consistency
+            ),
+            limit,
+        )
+
+    def follow_batches(
+        self,
+        start: Any = "latest",
+        *,
+        timeout: float | None = None,
+        shard: int | None = None,
+        gaps: Gaps = "raise",
+        consistency: Consistency = "eventual",
+    ) -> Iterator[Batch]:
+        """As `follow`, by batches."""
+        self._existing()
+        timeout = check_timeout(timeout)
+        return self._follow(self.tail(start, shard=shard, gaps=gaps, consistency=consistency), timeout)
+
+    def tail(
+        self, start: Any = "latest", *, shard: int | None = None, gaps: Gaps = "raise",
+        consistency: Consistency = "eventual",
+    ) -> Tail:  # fmt: skip
+        """Cursors from `start` on, to be stepped by hand: `follow` without the waiting."""
+        self._existing()
+        begin = positions.parse(start, self._store._context.clock.now_us())
+        check_gaps(gaps)
+        check_consistency(consistency)
+        cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
+        return Tail(cursors, self._shards, self._view, gaps, consistency)
+
+    def _follow(self, tail: Tail, timeout: float | None) -> Iterator[Any]:
+        context = self._store._context
+        clock = context.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        while not context.closed:
+            moved = False
+            for batch in tail.take():
+                moved = True
+                yield batch
+            if moved:
+                deadline = None if timeout is None else clock.monotonic() + timeout
+                continue
+            left = 3600.0 if deadline is None else deadline - clock.monotonic()
+            if left <= 0:
+                return
+            tail.wait(left)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> Slice: ...
+    def __getitem__(self, place: int | slice) -> Record | Slice:
+        """topic[n]: one record (negative from the end). topic[a:b]: a lazy slice."""
+        if isinstance(place, slice):
+            if place.step is not None:
+                raise InvalidOption("a slice of a topic has no step")
+            return self.slice(place.start, place.stop)
+        return self.get(place)
+
+    def slice(self, start: Any = None, stop: Any = None, *, shard: int | None = None,
+              gaps: Gaps = "raise") -> Slice:  # fmt: skip
+        """A lazy part of the topic, for iterating and for polars, pandas, duckdb and pyarrow."""
+        self._existing()
+        check_gaps(gaps)
+        context = self._store._context
+        for place in (start, stop):
+            positions.parse(place, context.clock.now_us())
+
+        def settle() -> list[Range]:
+            context.require_open()
+            now = context.clock.now_us()
+            finish = None if stop is None else positions.parse(stop, now)
+            return self._ranges(positions.parse(start, now), finish, shard)
+
+        def read(ranges: list[Range]) -> Iterator[Batch | Gap]:
+            return self._batches(ranges, BATCH_BYTES, 0, gaps)
+
+        def count(ranges: list[Range]) -> int:
+            return sum(count_records(self._view(number), a, b) for number, a, b in ranges)
+
+        return Slice(settle, read, count, f"<slice {start!r}:{stop!r} of {self!r}>")
+
+    def get(self, offset: int, shard: int = 0) -> Record:
+        """The record with this offset; negative offsets count from the end."""
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise InvalidOption(f"an offset is a whole number, not {offset!r}")
+        view = self._known_view(shard, offset)
+        place = offset if offset >= 0 else view.visible + offset
+        if not earliest_of(view) <= place < view.visible:
+            raise OffsetOutOfRange(
+                f"topic {self.name!r} shard {shard} has offsets {earliest_of(view)}.."
+                f"{view.visible - 1}, not {offset}"
+            )
+        record = read_one(view, place)
+        if record is not None:
+            return record
+        for batch in read_batches(view, place, place + 1, max_records=1):
+            if isinstance(batch, Batch):
+                return batch.records()[0]
+        raise OffsetOutOfRange(f"offset {offset} is not there yet")
+
+
+def _records(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
+    left = limit
+    if left == 0:
+        return
+    for batch in batches:
+        if isinstance(batch, Gap):
+            yield batch
+            continue
+        records = batch.records()
+        if left is not None:
+            records = records[:left]
+            left -= len(records)
+        yield from records
+        if left == 0:
+            return

@@ -1,0 +1,186 @@
+"""Power cuts and kills, before and after every call that changes the disk.
+
+Each workload runs once. Around each of its changes stand a dozen states that a death could leave
+there; each of them is opened, recovered, and held against the ledger of what was promised (see
+ledger.py for the invariants I1 to I7). Of every second one the promise is also put to the test that
+the store goes on: it is written to, closed, and opened again, which must find nothing to recover
+(I12). The floors at the end of each test are there so that coverage cannot shrink in silence.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import esker
+from esker.storage import segment
+from esker.testing import KEPT, LOST, Crash, ManualClock, SimulatedDisk
+from tests.crash.driver import OPTIONS, ROOT, Driver, Explorer, Step, mixed
+from tests.crash.ledger import Ledger, read
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+FEW = ("f",)
+MANY = tuple(f"j{n}" for n in range(6))  # more than are synced one by one: the journal is used
+
+
+def each(name: str, *arguments: object) -> list[Step]:
+    return [(name, topic, *arguments) for topic in MANY]
+
+
+ALONE: dict[str, list[Step]] = {
+    "a writer of class fsync": [
+        ("create", "f", "fsync"), ("wait", "f"), ("many", "f"), ("append", "f"), ("wait", "f"),
+        ("many", "f", 4, 900), ("sync", "f"), ("many", "f", 3, 900), ("tick",),
+        ("many", "f", 3, 900), ("wait", "f"), ("reopen",), ("wait", "f"), ("append", "f"),
+        ("many", "f", 2, 100, True), ("append", "f"),
+    ],
+    "a writer of class disk": [
+        ("create", "d", "disk"), ("wait", "d"), ("many", "d"), ("append", "d"), ("sync", "d"),
+        ("many", "d", 4, 900), ("many", "d", 3, 900), ("tick",), ("many", "d", 3, 900),
+        ("reopen",), ("wait", "d"), ("append", "d"), ("flush", "d"), ("many", "d", 2),
+    ],
+    "a writer of class memory": [
+        ("create", "m", "memory"), ("wait", "m"), ("many", "m"), ("append", "m"), ("sync", "m"),
+        ("many", "m", 4, 900), ("many", "m", 3, 900), ("tick",), ("many", "m", 3, 900),
+        ("reopen",), ("wait", "m"), ("many", "m", 2),
+    ],
+    "rolling faster than sealing": [
+        ("create", "f", "fsync"), ("create", "d", "disk"),
+        *[("many", topic, 3, 900) for _ in range(6) for topic in ("f", "d")],
+        ("sync", "f"), ("tick",), ("many", "d", 1),
+    ],
+    "compressed, of class ephemeral, and with few records a segment": [
+        ("create", "z", "fsync", 8192, ), ("create", "e", "ephemeral"),
+        ("many", "e", 2), ("wait", "z"), ("many", "e", 4, 900), ("many", "z", 4, 40),
+        ("reopen",), ("many", "e", 2), ("wait", "z"),
+    ],
+}  # fmt: skip
+
+JOURNALED: dict[str, list[Step]] = {
+    "two rounds and a roll": [
+        *each("create", "fsync"), *each("append"), ("sync_all",), *each("many", 2, 600),
+        ("sync_all",), *each("many", 4, 800), ("tick",), ("sync_all",), ("wait", "j1"),
+        ("append", "j2"), ("reopen",), *each("append"), ("sync_all",),
+    ],
+    "a journal that is full": [
+        *[("create", topic, "fsync" if topic < "j4" else "disk", 16384) for topic in MANY],
+        *[step for _ in range(5) for step in (*each("many", 3, 900), ("sync_all",))],
+        *each("append"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_death_at_any_change_breaks_no_promise(name: str) -> None:
+    explorer = Explorer(seeds=5, thorough=2, nested=40)
+    explorer.explore(ALONE[name], seed=1)
+    assert explorer.points >= 100
+    assert explorer.states >= 200
+    assert explorer.double >= 50
+
+
+@pytest.mark.parametrize("name", JOURNALED)
+def test_a_death_while_journals_are_used_breaks_no_promise(name: str) -> None:
+    explorer = Explorer(seeds=2, thorough=7, nested=250)
+    explorer.explore(JOURNALED[name], seed=2)
+    assert explorer.points >= 400
+    assert explorer.states >= 600
+    assert explorer.double >= 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_death_in_any_mix_breaks_no_promise(seed: int) -> None:
+    explorer = Explorer(seeds=2, thorough=5, nested=150)
+    explorer.explore(mixed(random.Random(f"mix {seed}"), 20), seed=seed)
+    assert explorer.states >= 250
+
+
+def test_many_deaths_of_one_store_break_no_promise() -> None:
+    explorer = Explorer(seeds=0)
+    for seed in range(100):
+        explorer.live(seed, lives=7)
+    assert explorer.states >= 450
+
+
+def test_a_batch_of_several_frames_is_there_as_a_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segment.split, "__defaults__", (1024,))  # frames of 1 KiB
+    steps: list[Step] = [
+        ("create", "f", "fsync", 16384), ("create", "d", "disk", 16384),
+        ("many", "f", 8, 513), ("many", "d", 8, 900), ("sync", "f"), ("many", "d", 6, 900),
+        ("tick",), ("many", "f", 6, 900),
+    ]  # fmt: skip
+    explorer = Explorer(seeds=12, thorough=4)
+    explorer.explore(steps, seed=3)
+    assert explorer.states >= 250
+
+
+@pytest.mark.parametrize("fate", [LOST, KEPT], ids=["nothing survives", "everything survives"])
+def test_what_a_program_does_while_it_dies_reaches_nothing(fate: object) -> None:
+    disk = SimulatedDisk(seed=4)
+    driver = Driver(disk, seed=4)
+    store = driver.open()
+    driver.run([("create", "f", "fsync"), ("wait", "f"), ("append", "f")])
+    disk.stop_at(1)
+    with pytest.raises(Crash):
+        driver.wait("f")
+    before = disk.contents()
+    with pytest.raises(Crash):
+        store.close()
+    assert disk.contents() == before
+    driver.abandon()
+    again = Driver(disk.crash(fate), driver.ledger)  # type: ignore[arg-type]
+    driver.ledger.check(again.open(), "power")
+    again.close()
+
+
+def test_offsets_set_aside_before_a_kill_are_not_forgotten_by_the_power_cut_after_it() -> None:
+    """A recovery after a kill leaves a clean state; what is issued then must be set aside anew."""
+    driver = Driver(SimulatedDisk(seed=5))
+    driver.open()
+    driver.run([("create", "d", "disk"), ("wait", "d")])
+    driver.abandon()
+    second = Driver(driver.disk.kill(), driver.ledger)
+    driver.ledger.settle(second.open())
+    second.run([("wait", "d"), ("wait", "d")])
+    second.abandon()
+    third = Driver(second.disk.crash(LOST), driver.ledger)
+    third.ledger.check(third.open(), "power")
+    third.wait("d")
+    assert third.ledger.pages["d"].written[-1][0] >= third.ledger.pages["d"].reached - 1
+    third.close()
+
+
+def test_two_power_cuts_with_nothing_written_between_make_one_gap() -> None:
+    disk, ledger = SimulatedDisk(seed=6), Ledger()
+    driver = Driver(disk, ledger)
+    driver.open()
+    driver.run([("create", "d", "disk"), ("wait", "d")])
+    for _ in range(3):
+        driver.abandon()
+        disk = disk.crash(LOST)
+        driver = Driver(disk, ledger)
+        ledger.check(driver.open(), "power")
+        ledger.settle(driver._store)
+        disk.stop_at(4)  # offsets are set aside, and no log is there yet to hold a record
+        with pytest.raises(Crash):
+            driver.wait("d")
+        ledger.failed("d")
+    driver.abandon()
+    with esker.open(ROOT, files=disk.crash(LOST), clock=ManualClock(), **OPTIONS) as store:
+        assert [gap[2] for gap in read(store, "d").gaps] == ["lost unsynced tail"]
+
+
+def test_a_disk_is_the_same_every_time_for_the_same_seeds() -> None:
+    def image(seed: int) -> dict[str, bytes]:
+        driver = Driver(SimulatedDisk(seed), seed=seed)
+        driver.open()
+        driver.run(mixed(random.Random("same"), 12))
+        driver.abandon()
+        return driver.disk.crash(seed).contents()
+
+    assert image(7) == image(7)
+    assert image(7) != image(8)
