@@ -17,7 +17,7 @@ from typing import Any
 from esker.storage.files import SYSTEM_FILES, told
 from esker.storage.memory import MemoryFiles
 
-PATIENCE = 10.0  # seconds after which a test that waits is taken to hang
+PATIENCE = 60.0  # seconds after which a test that waits is taken to hang
 
 
 class HandClock:

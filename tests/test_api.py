@@ -1047,9 +1047,10 @@ def test_an_empty_key_is_a_key(store: esker.Store) -> None:
     topic = store.create("t", shards=4)
     offset = topic.append(b"x", key=b"")
     assert getattr(offset, "shard", None) == fnv1a(b"") % 4
-    topic.append_many([esker.Record(b"y", key=b"")] * 2)
+    for count in (1, 2, 20):
+        topic.append_many([esker.Record(b"y", key=b"")] * count)
     topic.flush()
-    assert [(r.key, r.shard) for r in topic.read()] == [(b"", fnv1a(b"") % 4)] * 3
+    assert [(r.key, r.shard) for r in topic.read()] == [(b"", fnv1a(b"") % 4)] * 24
 
 
 def test_one_shard_is_read_by_its_number(store: esker.Store) -> None:

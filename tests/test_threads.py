@@ -16,7 +16,7 @@ from esker.engine.buffer import Buffer
 from tests.helpers import Threads, wait_until
 
 
-COUNT = 10_000
+COUNT = 800
 
 
 @pytest.fixture

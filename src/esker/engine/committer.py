@@ -30,7 +30,7 @@ from esker.format.columns import Extra
 from esker.options import JOURNAL_DIRTY_SHARDS, JOURNAL_ENTRY_BYTES_MAX
 from esker.storage.files import join
 from esker.storage.journal import Journal, Redo
-from esker.storage.segment import LogSegment
+from esker.storage.log import LogSegment
 
 _SLICE = 0.00005  # seconds a leader sleeps at a time while it waits for company
 
@@ -241,7 +241,7 @@ class Committer:
             self._directly(work, problems)
         for shard, next_offset in upto:
             if id(shard) not in problems:
-                shard.settled(next_offset)
+                shard.became_durable(next_offset)
         self._context.gauge.add(-freed)
         return problems
 

@@ -20,10 +20,11 @@ from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.segment import HEADER_SIZE
 from esker.storage import scan
-from esker.storage import segment as storage
 from esker.storage.counters import Counters, Published
 from esker.storage.files import join
-from esker.storage.segment import LogSegment, SealedSegment, Segment
+from esker.storage.log import LogSegment, open_log
+from esker.storage.sealed import SealedSegment
+from esker.storage.segment import Segment
 from esker.storage.state import StateFile
 
 ATTEMPTS = 50
@@ -130,7 +131,7 @@ class Follower:
         path = join(self.folder, names.segment(*name[:2], sealed=name.sealed))
         if name.sealed:
             return SealedSegment(path, name).attach(self.context.maps)
-        file, header = storage.open_log(self.context.files, path, "r")
+        file, header = open_log(self.context.files, path, "r")
         if isinstance(header, str):
             file.close()
             raise Corruption(header, path=path)

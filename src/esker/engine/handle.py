@@ -13,7 +13,7 @@ from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.follower import Follower
 from esker.engine.reader import View, earliest_of
 from esker.engine.shard import Shard
-from esker.errors import InvalidOption, TopicNotFound, nearest
+from esker.errors import InvalidOption, InvalidRecord, TopicNotFound, nearest
 from esker.format.catalog import TopicEntry
 from esker.options import TopicOptions
 
@@ -88,7 +88,8 @@ class Handle:
     def shard_of(self, key: bytes | str) -> int:
         """The shard that records with this key go to."""
         checked = intake.key_of(key)
-        assert checked is not None
+        if checked is None:
+            raise InvalidRecord("a record without a key belongs to no shard of its own")
         return intake.fnv1a(checked) % self.shards
 
     def _limit(self) -> int:

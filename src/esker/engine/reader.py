@@ -23,7 +23,8 @@ from esker.positions import EARLIEST, LATEST, Position
 from esker.records import Gap, Record
 from esker.storage.files import forget_pages
 from esker.storage.hole import end_of_hole
-from esker.storage.segment import SealedSegment, Segment
+from esker.storage.sealed import SealedSegment
+from esker.storage.segment import Segment
 
 Gaps = Literal["raise", "yield", "skip"]
 Consistency = Literal["eventual", "strong"]

@@ -37,11 +37,11 @@ from esker.format.segment import SegmentHeader
 from esker.format.state import State
 from esker.options import RESERVE_OFFSETS_MAX
 from esker.storage import journal
-from esker.storage import segment as storage
 from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
 from esker.storage.files import File, Files, Holder, base_name, join
-from esker.storage.segment import LogSegment, SealedSegment
+from esker.storage.log import LogSegment, open_log
+from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
 __all__ = ["CASES", "Finding", "Recovery", "recover_catalog", "recover_store"]
@@ -208,7 +208,7 @@ def topics_on_disk(context: Context) -> list[TopicEntry]:
 
 def read_config(files: Files, path: str) -> TopicEntry | None:
     """The topic that a segment says it belongs to."""
-    file, header = storage.open_log(files, path, "r")
+    file, header = open_log(files, path, "r")
     try:
         if isinstance(header, str):
             return None
@@ -347,7 +347,7 @@ def _finish_seal(
         short = file.size() < segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
     finally:
         file.close()
-    whole = not short and storage.file_hash_matches(
+    whole = not short and file_hash_matches(
         SealedSegment(path, segment).attach(context.maps).data()
     )
     context.maps.drop(path)

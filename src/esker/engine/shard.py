@@ -39,13 +39,14 @@ from esker.options import (
     RESERVE_OFFSETS_MAX,
 )
 from esker.storage import scan
-from esker.storage import segment as storage
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, Lock, join
 from esker.storage.journal import Redo
+from esker.storage.log import LogSegment, open_log
 from esker.storage.maps import Maps
 from esker.storage.memory import MemoryFiles
-from esker.storage.segment import Compress, LogSegment, SealedSegment, Segment
+from esker.storage.sealed import SealedSegment
+from esker.storage.segment import Compress, Segment, split
 from esker.storage.state import StateFile
 
 ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
@@ -429,7 +430,7 @@ class Shard:
         data = log.file.read(log.synced, end - log.synced)
         return Redo(self.entry.id, self.number, log.header.segment, log.synced, self.next, data)
 
-    def settled(self, next_offset: int) -> None:
+    def became_durable(self, next_offset: int) -> None:
         """All up to next_offset is durable: say so, and let readers of class fsync see it."""
         with self.lock:
             if next_offset > self.durable:
@@ -568,11 +569,11 @@ def encode(values: list[bytes], extras: dict[int, Any], now_us: int) -> list[Bod
     """Bodies of good size for records collected one by one."""
     if len(values) <= cols.FEW:
         return [cols.from_lists(values, extras, now_us)]
-    return storage.split(cols.to_columns(values, extras, now_us))
+    return split(cols.to_columns(values, extras, now_us))
 
 
 def encode_arrow(columns: Columns) -> list[Body]:
-    return storage.split(columns)
+    return split(columns)
 
 
 def shard_folder(root: str, topic: int, number: int) -> str:
@@ -588,7 +589,7 @@ def list_segments(files: Files, folder: str) -> list[names.SegmentName]:
 def load_log(files: Files, folder: str, name: names.SegmentName) -> LogSegment:
     """Open a log that is known to be whole: headers are walked, bodies are not read."""
     path = join(folder, names.segment(name.segment, name.base, sealed=False))
-    file, header = storage.open_log(files, path)
+    file, header = open_log(files, path)
     if isinstance(header, str):
         raise StorageError(f"{path}: {header}", path=path)
     log = LogSegment(header, file)

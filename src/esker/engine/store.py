@@ -297,9 +297,7 @@ def open_store(
         files = MemoryFiles()
         root = "/memory"
     else:
-        if isinstance(path, str) and "://" in path:
-            raise InvalidOption(f"{path!r}: this version opens directories and {MEMORY!r} only")
-        root = absolute(path)
+        root = _root(path)
     files = files or SYSTEM_FILES
     store = _identity(files, root, mode, clock)
     context = Context(
@@ -313,6 +311,18 @@ def open_store(
         context.closed = True
         raise
     return opened
+
+
+def _root(path: object) -> str:
+    """The absolute path of a store's directory, from anything that names one."""
+    if not isinstance(path, (str, PathLike)):
+        raise InvalidOption(f"a store is opened by its path, not by {type(path).__name__}")
+    text = path if isinstance(path, str) else path.__fspath__()
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidOption(f"{text!r} is not the path of a directory")
+    if "://" in text:
+        raise InvalidOption(f"{text!r}: this version opens directories and {MEMORY!r} only")
+    return absolute(text)
 
 
 def _recover(context: Context, catalog: CatalogFile) -> Recovery:
@@ -345,6 +355,11 @@ def _identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
         )
     there = [name for name in files.list(root) if not name.startswith(".")] if kind else []
     ours = {names.TOPICS, names.JOURNALS, names.CATALOG_LOCK, names.IDENTITY + names.TEMPORARY}
+    if any(files.list(join(root, name)) for name in (names.TOPICS, names.JOURNALS) if name in there):
+        raise NotAStore(
+            f"{root} holds topics, but its identity, the file {names.IDENTITY}, is missing; nothing "
+            f"was written. Restore that file, or run esker.repair({root!r})."
+        )
     if set(there) - ours:
         raise NotAStore(
             f"{root} holds other files ({', '.join(sorted(there)[:3])}…) and no Esker store; "

@@ -26,11 +26,11 @@ from esker.format import segment as segment_format
 from esker.format.names import SegmentName
 from esker.format.segment import SegmentHeader
 from esker.storage import scan
-from esker.storage import segment as storage
 from esker.storage.files import File, Files, join
+from esker.storage.log import open_log
 from esker.storage.maps import Maps
 from esker.storage.scan import Flaw, Verdict, Walk
-from esker.storage.segment import SealedSegment
+from esker.storage.sealed import SealedSegment
 
 ROW_BYTES_MIN: Final = 4  # a record takes at least its entry in the array of value offsets
 _PIECE: Final = 1 << 20
@@ -109,7 +109,7 @@ def close(logs: Sequence[Found]) -> None:
 
 def _look(files: Files, folder: str, name: SegmentName, owner: Owner) -> Found:
     path = join(folder, names.segment(*name[:2], sealed=False))
-    file, header = storage.open_log(files, path)
+    file, header = open_log(files, path)
     try:
         size = file.size()
         flaw = header if isinstance(header, str) else misplaced(header, name, owner)

@@ -251,7 +251,7 @@ class Writing(Handle):
                 return self._append_columns([Columns(array, now)], wait, atomic=True)
         values, extras = intake.many(given, limit)
         self._created()
-        if len(self._shards) == 1 or not any(extra[0] for extra in extras.values()):
+        if len(self._shards) == 1 or not any(extra[0] is not None for extra in extras.values()):
             shard = self._shard_for(None)
             bodies = encode(values, extras, now)
             return _told(self._append_bodies(shard, bodies, wait, atomic=True))

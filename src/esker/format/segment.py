@@ -129,7 +129,7 @@ def was_header(data: bytes, segment: int, base: int) -> bool:
     if len(data) < HEADER_SIZE:
         return False
     fields = _HEADER.unpack_from(data)
-    return (fields[0] == MAGIC) + (fields[8] == segment) + (fields[9] == base) >= 2
+    return bool((fields[0] == MAGIC) + (fields[8] == segment) + (fields[9] == base) >= 2)
 
 
 def encode_footer(footer: Footer) -> bytes:

@@ -2,7 +2,9 @@
 
     files.py      the only door to the operating system
     memory.py     the same door onto memory, for ":memory:" and class ephemeral
-    segment.py    one file of frames: the log being written, the sealed file being mapped
+    segment.py    what both kinds of segment share: packing frames, the directory
+    log.py        the segment being written
+    sealed.py     the immutable one, mapped
     scan.py       walks frames and says how the walk ended: clean, torn, corrupt
     merge.py      many small frames into few large ones
     maps.py       mapped sealed files, least recently used let go first

@@ -14,7 +14,8 @@ from bisect import bisect_right
 from esker.format import frame
 from esker.format import segment as fmt
 from esker.format.checksum import checksum
-from esker.storage.segment import SealedSegment, Segment
+from esker.storage.sealed import SealedSegment
+from esker.storage.segment import Segment
 
 
 def encode_hole(position: int, end: int, salt: int, first_row: int, rows: int) -> bytes:

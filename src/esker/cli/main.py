@@ -1,0 +1,138 @@
+"""Arguments in, exit code out.
+
+    0     done, and nothing is wrong
+    1     problems were found, or the operation failed: `esker: code: message` on stderr
+    2     the command line cannot be understood
+    130   interrupted with Ctrl-C
+
+A reader that stops early (`esker read … | head`) ends the command quietly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+
+from esker import __version__
+from esker.errors import EskerError
+
+Run = Callable[[argparse.Namespace], int]
+
+_START = "where to start: earliest, latest, N, -N, @2026-11-15T10:00, @-15m"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    run: Run = arguments.run
+    try:
+        code = run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # here, so that the interpreter does not try again and complain
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except EskerError as problem:
+        print(f"esker: {problem.code}: {problem}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="esker", description="An embedded, durable, segmented append-only log."
+    )
+    parser.add_argument("--version", action="version", version=f"esker {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_info(commands)
+    _add_append(commands)
+    _add_read(commands)
+    _add_verify(commands)
+    _add_repair(commands)
+    return parser
+
+
+Commands = argparse._SubParsersAction  # has no public name
+
+
+def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("demo", help="kill a producer again and again; nothing is lost")
+    parser.add_argument("--dir", default="esker-demo", help="where (default: ./esker-demo)")
+    parser.add_argument("--keep", action="store_true", help="go on with what a former run left")
+    parser.add_argument("--fast", action="store_true", help="fewer and shorter runs")
+    parser.add_argument("--check", action="store_true", help="only check what a former run left")
+    parser.set_defaults(run=_demo)
+
+
+def _add_info(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("info", help="topics, shards, offsets, sizes, recovery findings")
+    parser.add_argument("dir", metavar="DIR", help="the directory of a store")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_command("info"))
+
+
+def _add_append(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("append", help="append records, durably")
+    parser.add_argument("dir", metavar="DIR", help="the directory of a store; made if need be")
+    parser.add_argument("topic", metavar="TOPIC", help="made by its first record")
+    parser.add_argument("values", metavar="VALUE", nargs="*", help="none: the lines of stdin")
+    parser.add_argument("-k", "--key", help="the key of all of them")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_command("append"))
+
+
+def _add_read(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("read", help="print records, one a line")
+    parser.add_argument("dir", metavar="DIR", help="the directory of a store")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("-s", "--start", default=None, help=_START)
+    parser.add_argument("-n", "--limit", type=_count, default=None, help="at most so many")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, all fields")
+    parser.set_defaults(run=_command("read"))
+
+
+def _add_verify(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("verify", help="check every byte; changes nothing")
+    parser.add_argument("dir", metavar="DIR", help="the directory of a store")
+    parser.add_argument("--shallow", action="store_true", help="headers only, in little time")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_command("verify"))
+
+
+def _add_repair(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("repair", help="make a damaged store whole; keeps the evidence")
+    parser.add_argument("dir", metavar="DIR", help="the directory of a store")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_command("repair"))
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"{count} is negative")
+    return count
+
+
+def _command(name: str) -> Run:
+    def run(arguments: argparse.Namespace) -> int:
+        from esker.cli import commands
+
+        found: Run = getattr(commands, name)
+        return found(arguments)
+
+    return run
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from esker.cli import demo
+
+    return demo.run(
+        arguments.dir, keep=arguments.keep, fast=arguments.fast, check_only=arguments.check
+    )

@@ -1,0 +1,275 @@
+"""Sealed segments: immutable, mapped, read without copying.
+
+Nothing is read before it is asked for: the name tells number and base offset, the footer is loaded
+with the first read, and a frame's checksum is verified when it is first touched. Should the footer
+be damaged, the directory is rebuilt from the frames, and `rebuilt` says why.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Any, Final
+
+from esker.errors import Corruption, FormatTooNew
+from esker.format import frame, names
+from esker.format import segment as fmt
+from esker.format.checksum import checksum
+from esker.format.columns import Columns
+from esker.format.frame import HEADER_SIZE, Header
+from esker.format.segment import Footer, SegmentHeader
+from esker.options import FRAME_MERGE_BELOW
+from esker.storage import merge, scan
+from esker.storage.maps import Maps
+from esker.storage.segment import Directory, cut, time_range, time_row
+
+DECODED_MAX: Final = 1024  # decoded frames kept a mapping; they hold pointers, not data
+
+
+class SealedSegment:
+    """An immutable segment. Nothing is read before it is asked for."""
+
+    def __init__(self, path: str, name: names.SegmentName) -> None:
+        self.path = path
+        self.name = name
+        self._header: SegmentHeader | None = None
+        self._footer: Footer | None = None
+        self._verified: bytearray = bytearray()
+        self._maps: Maps | None = None
+
+    @classmethod
+    def known(cls, header: SegmentHeader, path: str) -> SealedSegment:
+        segment = cls(path, names.SegmentName(header.segment, header.base, True))
+        segment._header = header
+        return segment
+
+    def attach(self, maps: Maps) -> SealedSegment:
+        """Tell the segment which cache holds its mapping."""
+        self._maps = maps
+        return self
+
+    @property
+    def header(self) -> SegmentHeader:
+        if self._header is None:
+            self._load()
+        assert self._header is not None
+        return self._header
+
+    @property
+    def footer(self) -> Footer:
+        if self._footer is None:
+            self._load()
+        assert self._footer is not None
+        return self._footer
+
+    @property
+    def base(self) -> int:
+        return self.name.base
+
+    @property
+    def number(self) -> int:
+        return self.name.segment
+
+    @property
+    def rows(self) -> int:
+        return self.footer.records
+
+    def data(self) -> Any:
+        assert self._maps is not None, "a sealed segment is read through a map cache"
+        return self._maps.get(self.path).data
+
+    def _load(self) -> None:
+        data = self.data()
+        header = fmt.decode_header(bytes(data[: fmt.HEADER_SIZE]))
+        if isinstance(header, str):
+            if header.startswith("version"):
+                raise FormatTooNew(f"{self.path} was written by a later Esker ({header})")
+            raise Corruption(header, path=self.path, position=0)
+        if (header.segment, header.base) != self.name[:2]:
+            raise Corruption("a segment under another segment's name", path=self.path, position=0)
+        footer = read_footer(data, header.salt)
+        if isinstance(footer, str):
+            footer = self._rebuild(data, header, footer)
+        self._header, self._footer = header, footer
+        self._verified = bytearray(len(footer.positions))
+
+    def _rebuild(self, data: Any, header: SegmentHeader, reason: str) -> Footer:
+        """A damaged footer costs a walk over the frames, not the data."""
+        seen = scan.walk(_MappedFile(self.path, data), header.salt, fmt.HEADER_SIZE, bodies=False)
+        directory, rows = Directory(), 0
+        for position, head in seen.frames:
+            if head.kind != frame.DATA:
+                continue
+            if head.first_row != rows:
+                raise Corruption(
+                    f"{reason}, and frames are missing too", path=self.path, position=position,
+                    first=header.base + rows, last=header.base + head.first_row - 1,
+                )  # fmt: skip
+            directory.add(position, rows, head.min_timestamp, head.max_timestamp)
+            rows += head.count
+        if not directory.positions or seen.frames[-1][1].flags & frame.MORE:
+            raise Corruption(f"{reason}, and no frames can be found", path=self.path)
+        low, high = time_range(directory)
+        self.rebuilt = reason
+        return Footer(
+            rows, seen.end, 0, 0, low, high, directory.positions, directory.first_rows,
+            directory.min_timestamps, directory.max_timestamps,
+        )  # fmt: skip
+
+    rebuilt: str = ""  # why the directory had to be rebuilt, if it had
+
+    def read(self, row: int, stop: int, max_bytes: int) -> tuple[int, Columns]:
+        """Records from `row` on, standing on the mapping."""
+        footer = self.footer
+        at = bisect_right(footer.first_rows, row) - 1
+        if at < 0:
+            raise self._corrupt_before(footer, row)
+        data = memoryview(self.data())
+        take: list[tuple[int, Header, Any]] = []
+        total = 0
+        while at < len(footer.positions) and footer.first_rows[at] < stop:
+            position = footer.positions[at]
+            try:
+                item = self._frame(data, at, position, footer)
+            except Corruption:
+                if not take:
+                    raise
+                break  # readable so far; the next read begins here and says what is wrong
+            if take and (
+                item[1].raw_size >= FRAME_MERGE_BELOW
+                or item[1].first_row != take[-1][1].first_row + take[-1][1].count
+            ):
+                break
+            take.append(item)
+            total += item[1].raw_size
+            if item[1].raw_size >= FRAME_MERGE_BELOW or total >= max_bytes:
+                break
+            at += 1
+        if not take:
+            raise Corruption(
+                "a row beyond the segment's end", path=self.path, first=self.header.base + row,
+                last=self.header.base + row,
+            )  # fmt: skip
+        first = take[0][1].first_row
+        if row >= first + take[0][1].count:
+            after = footer.first_rows[at] if at < len(footer.positions) else stop
+            raise Corruption(
+                "records are damaged on disk", path=self.path, position=take[0][0],
+                first=self.header.base + row, last=self.header.base + max(row, after - 1),
+            )  # fmt: skip
+        if len(take) == 1:
+            columns = merge.decode(take[0][1], take[0][2], self.path, take[0][0])
+        else:
+            columns = merge.merge(take, self.path)
+        return cut(columns, first, row, stop)
+
+    def _frame(
+        self, data: memoryview, at: int, position: int, footer: Footer
+    ) -> tuple[int, Header, Any]:
+        salt = self.header.salt
+        header = frame.decode_header(data, position, position, salt)
+        if isinstance(header, frame.Damage):
+            raise self._corrupt(at, position, header.reason, footer)
+        begin = position + HEADER_SIZE
+        body = data[begin : begin + header.body_size]
+        if not self._verified[at]:
+            damage = frame.body_damage(header, body, salt)
+            if damage is not None:
+                raise self._corrupt(at, position, damage.reason, footer)
+            if header.first_row != footer.first_rows[at]:
+                raise self._corrupt(at, position, "frame and directory disagree", footer)
+            self._verified[at] = 1
+        return position, header, body
+
+    def _corrupt(self, at: int, position: int, reason: str, footer: Footer) -> Corruption:
+        rows, base = footer.first_rows, self.header.base
+        last = rows[at + 1] if at + 1 < len(rows) else footer.records
+        return Corruption(
+            reason, path=self.path, position=position, first=base + rows[at], last=base + last - 1
+        )
+
+    def _corrupt_before(self, footer: Footer, row: int) -> Corruption:
+        """The first frames of the segment are damaged, and the row is one of theirs."""
+        base, first = self.header.base, footer.first_rows[0] if footer.first_rows else footer.records
+        return Corruption(
+            "records are damaged on disk", path=self.path, position=fmt.HEADER_SIZE,
+            first=base + row, last=base + max(row, first - 1),
+        )  # fmt: skip
+
+    def at(self, row: int) -> tuple[Columns, int]:
+        """The decoded frame that holds a row, and the row's place in it; for single look-ups."""
+        assert self._maps is not None
+        mapping = self._maps.get(self.path)
+        footer = self.footer
+        at = bisect_right(footer.first_rows, row) - 1
+        if at < 0:
+            raise self._corrupt_before(footer, row)
+        columns = mapping.decoded.get(at)
+        if columns is None:
+            item = self._frame(memoryview(mapping.data), at, footer.positions[at], footer)
+            columns = merge.decode(item[1], item[2], self.path, item[0])
+            if len(mapping.decoded) >= DECODED_MAX:
+                mapping.decoded.clear()
+            mapping.decoded[at] = columns
+        place = row - footer.first_rows[at]
+        if place >= columns.count:
+            self.read(row, row + 1, 1)  # damaged on disk: raises, and says where
+        return columns, place
+
+    def find_time(self, timestamp: int, stop: int) -> int:
+        footer = self.footer
+        frames = len(footer.positions)
+        at = bisect_left(footer.max_timestamps, timestamp)
+        return time_row(self, at, footer.first_rows, frames, timestamp, stop)
+
+
+class _MappedFile:
+    """Mapped bytes behind the read side of a File, so that one walker serves both."""
+
+    __slots__ = ("_data", "path")
+
+    def __init__(self, path: str, data: Any) -> None:
+        self.path = path
+        self._data = memoryview(data)
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(self._data[position : position + size])
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def write(self, position: int, parts: Sequence[Any]) -> None:
+        raise TypeError("a mapped file is never written")
+
+    def sync(self) -> None: ...
+    def truncate(self, size: int) -> None: ...
+    def allocate(self, size: int) -> None: ...
+    def map(self) -> Any:
+        return self._data
+
+    def close(self) -> None: ...
+
+
+def read_footer(data: Any, salt: int) -> Footer | str:
+    """The footer of a sealed file, or why there is none."""
+    view = memoryview(data)
+    trailer = fmt.decode_trailer(bytes(view[-fmt.TRAILER_SIZE :]))
+    if isinstance(trailer, str):
+        return trailer
+    position = trailer[0]
+    if position + HEADER_SIZE > len(view):
+        return "the trailer points behind the file"
+    header = frame.decode_header(view, position, position, salt)
+    if isinstance(header, frame.Damage) or header.kind != frame.FOOTER:
+        return "the footer frame is damaged"
+    body = bytes(view[position + HEADER_SIZE : position + HEADER_SIZE + header.body_size])
+    if frame.body_damage(header, body, salt) is not None:
+        return "the footer does not match its checksum"
+    return fmt.decode_footer(body)
+
+
+def file_hash_matches(data: Any) -> bool:
+    """The whole-file hash in the trailer, held against the file."""
+    view = memoryview(data)
+    trailer = fmt.decode_trailer(bytes(view[-fmt.TRAILER_SIZE :]))
+    return not isinstance(trailer, str) and checksum(view[: -fmt.TRAILER_SIZE]) == trailer[1]
