@@ -44,6 +44,7 @@ _THREADS = {
     "engine": "the shell around the synchronous core: committer, sealer, retention",
     "aio": "the bridge from an event loop to the engine",
     "storage/maps.py": "readers on many threads share the mapped segments",
+    "cli/demo_producer.py": "the demo writes from several threads, as a user would",
 }
 
 # What may be used where: a name from outside, and the rooms or files it may be used in.
@@ -60,6 +61,7 @@ DOORS: dict[str, dict[str, str]] = {
         FILES: "file times",
         # A module of the engine's shell that must sleep or time itself goes here, with its reason.
         "engine/committer.py": "the leader of a round sleeps in slices while it waits for company",
+        "engine/tail.py": "a tail of another process's writer looks every two milliseconds",
     },
     "datetime.datetime.now": _CLOCK_ONLY,
     "datetime.datetime.utcnow": _CLOCK_ONLY,

@@ -252,7 +252,9 @@ class AsyncTopic:
     async def sync(self) -> None:
         await self._store._run(self._topic.sync)
 
-    def batches(self, start: Any = "earliest", stop: Any = None, **how: Any) -> AsyncIterator[Batch]:
+    def batches(
+        self, start: Any = "earliest", stop: Any = None, **how: Any
+    ) -> AsyncIterator[Batch]:
         return self._store._iterate(lambda: self._topic.batches(start, stop, **how))
 
     async def read(

@@ -212,8 +212,10 @@ class Corruption(EskerError):
         where = f"{path} at byte {position}"
         if first is not None and last is not None:
             where += f" (offsets {first}..{last})"
-        super().__init__(f"{message}: {where}. `esker.verify(path)` lists all damage; "
-                         "`esker.repair(path)` sets it aside and keeps the evidence.")
+        super().__init__(
+            f"{message}: {where}. `esker.verify(path)` lists all damage; "
+            "`esker.repair(path)` sets it aside and keeps the evidence."
+        )
         self.path = path
         self.position = position
         self.first = first
@@ -228,8 +230,8 @@ class DataGap(EskerError):
 
     def __init__(self, gap: Gap) -> None:
         super().__init__(
-            f"{gap}. Go on behind it with start={gap.last + 1}, or read with gaps=\"yield\" "
-            "(the Gap comes in its place) or gaps=\"skip\"."
+            f'{gap}. Go on behind it with start={gap.last + 1}, or read with gaps="yield" '
+            '(the Gap comes in its place) or gaps="skip".'
         )
         self.gap = gap
 

@@ -118,9 +118,7 @@ class Producer:
         """Batches that are safe from a kill as soon as the kernel has them."""
         topic, sequence = self._events, 0
         while True:
-            values = [
-                payload(self._run, thread, n) for n in range(sequence, sequence + BULK_BATCH)
-            ]
+            values = [payload(self._run, thread, n) for n in range(sequence, sequence + BULK_BATCH)]
             span = topic.append_many(values, wait=True)
             assert isinstance(span, esker.Span)
             acks.add(EVENTS, span.shard, span.first, values)

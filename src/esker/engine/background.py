@@ -8,6 +8,7 @@ its shard.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 
@@ -82,7 +83,7 @@ class Background:
     # -- the work, without threads --
 
     def step(self) -> float | None:
-        """Do what is due now. Returns the seconds until the next thing is, None if nothing waits."""
+        """Do what is due now. Returns the seconds until the next thing is, None if nothing is."""
         while self._to_reserve:
             self._reserve(self._to_reserve.popleft())
         now = self._context.clock.monotonic()
@@ -119,10 +120,8 @@ class Background:
 
     @staticmethod
     def _reserve(shard: Shard) -> None:
-        try:
+        with contextlib.suppress(EskerError):  # at the ceiling the writer tries itself, and tells
             shard.reserve(shard.next)
-        except EskerError:
-            pass  # the writer tries again itself when it comes to the ceiling, and tells
 
     def _until_next(self) -> float | None:
         if self._to_reserve:

@@ -144,9 +144,7 @@ class Follower:
         sizes = []
         for name in found:
             if not name.sealed:
-                file = files.open(
-                    join(self.folder, names.segment(*name[:2], sealed=False)), "r"
-                )
+                file = files.open(join(self.folder, names.segment(*name[:2], sealed=False)), "r")
                 sizes.append(file.size())
                 file.close()
         fingerprint = (tuple(found), tuple(sizes))

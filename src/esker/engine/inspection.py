@@ -261,9 +261,7 @@ class _Inspector:
                 header = self._header(following)
                 rows = header.previous_end - name.base if header is not None else None
         try:
-            seen = examine(
-                self.files, self.folder, name, limit=limit, rows=rows, deep=self.deep
-            )
+            seen = examine(self.files, self.folder, name, limit=limit, rows=rows, deep=self.deep)
         except StorageError as problem:
             if problem.errno == errno.ENOENT:
                 raise Vanished(str(problem)) from problem

@@ -165,7 +165,7 @@ def read_batches(
 
 
 def read_one(view: View, offset: int) -> Record | None:
-    """One record by its offset, which must be visible; None where only the slow way can tell why."""
+    """One record by its offset, which must be visible; None where only `read_batches` can tell."""
     segments = view.segments
     at = bisect_right(segments, offset, key=_base) - 1
     if at < 0:

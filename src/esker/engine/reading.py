@@ -1,6 +1,6 @@
 """Reading a topic: batches, records, tails, slices, single look-ups.
 
-All of it ends in `reader.read_batches` (or `read_one`); here positions are parsed and shards chosen.
+All of it ends in `reader.read_batches` or `read_one`; here positions are parsed, shards chosen.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ class Reading(Handle):
         """As `follow`, by batches."""
         self._existing()
         timeout = check_timeout(timeout)
-        return self._follow(self.tail(start, shard=shard, gaps=gaps, consistency=consistency), timeout)
+        tail = self.tail(start, shard=shard, gaps=gaps, consistency=consistency)
+        return self._follow(tail, timeout)
 
     def tail(
         self, start: Any = "latest", *, shard: int | None = None, gaps: Gaps = "raise",

@@ -275,9 +275,7 @@ class _Repair:
             for seen, kept in moved:
                 self._rename(found, seen, kept, leaving)
 
-    def _rename(
-        self, found: Inspection, seen: Examined, kept: str, leaving: set[str]
-    ) -> None:
+    def _rename(self, found: Inspection, seen: Examined, kept: str, leaving: set[str]) -> None:
         """Back under the name that the header names, if that is free."""
         header = seen.header
         assert header is not None

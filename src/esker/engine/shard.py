@@ -52,7 +52,8 @@ from esker.storage.state import StateFile
 ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
 
 _W = WORD
-_TOTAL_RECORDS, _TOTAL_BYTES, _TOTAL_WRITES = _W["total_records"], _W["total_bytes"], _W["total_writes"]
+_TOTAL_RECORDS, _TOTAL_BYTES = _W["total_records"], _W["total_bytes"]
+_TOTAL_WRITES = _W["total_writes"]
 _BATCH, _BATCHES, _LAST_WRITE = _W["last_batch_records"], _W["total_batches"], _W["last_write_ns"]
 _POSITION, _LAST, _ISSUED = _W["write_position"], _W["last_offset"], _W["next_issued"]
 
@@ -88,7 +89,9 @@ class Shard:
         self.earliest = 0
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
-        self._sealing = threading.Lock()  # held by whoever seals; taken before `lock`, or not waited for
+        self._sealing = (
+            threading.Lock()
+        )  # held by who seals; taken before `lock`, or not waited for
         self._state_lock = threading.Lock()  # guards _state, ceiling and the four below
         self._reserve_at = 0  # when `next` passes this, think of the ceiling
         self._reserved_when = -100.0

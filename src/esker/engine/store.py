@@ -350,14 +350,13 @@ def _identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
     if found is not None:
         return found[0]
     if mode == "r":
-        raise NotAStore(
-            f'there is no Esker store at {root}; open it with mode="rw" to make one'
-        )
+        raise NotAStore(f'there is no Esker store at {root}; open it with mode="rw" to make one')
     there = [name for name in files.list(root) if not name.startswith(".")] if kind else []
     ours = {names.TOPICS, names.JOURNALS, names.CATALOG_LOCK, names.IDENTITY + names.TEMPORARY}
-    if any(files.list(join(root, name)) for name in (names.TOPICS, names.JOURNALS) if name in there):
+    folders = [name for name in (names.TOPICS, names.JOURNALS) if name in there]
+    if any(files.list(join(root, name)) for name in folders):
         raise NotAStore(
-            f"{root} holds topics, but its identity, the file {names.IDENTITY}, is missing; nothing "
+            f"{root} holds topics, but its identity, {names.IDENTITY}, is missing; nothing "
             f"was written. Restore that file, or run esker.repair({root!r})."
         )
     if set(there) - ours:

@@ -81,7 +81,7 @@ class Writing(Handle):
         if context.gauge.over:
             raise WouldBlock(
                 f"{context.gauge.bytes} bytes wait for the disk "
-                f"(max_unflushed_bytes={context.gauge.limit}); try again, or use append, which waits"
+                f"(max_unflushed_bytes={context.gauge.limit}); try again, or use append: it waits"
             )
         value = intake.value_of(value, self._limit())
         extra = intake.extra_of(key, tag, node, headers, timestamp)
@@ -267,9 +267,7 @@ class Writing(Handle):
         context.require_writable()
         batches, wait, limit = intake.arrow_batches(data), intake.wait_of(wait), self._limit()
         now = context.clock.now_us()
-        columns = [
-            intake.arrow_columns(batch, limit, now) for batch in batches if batch.num_rows
-        ]
+        columns = [intake.arrow_columns(batch, limit, now) for batch in batches if batch.num_rows]
         if not columns:
             return self._nothing_appended()
         self._created()
@@ -312,7 +310,7 @@ class Writing(Handle):
     def _append_bodies(
         self, shard: Shard, bodies: list[Body], wait: bool | float, atomic: bool
     ) -> list[Span]:
-        """Write bodies in as few atomic groups as they need; one Span unless others came between."""
+        """Write bodies in as few atomic groups as can be; one Span unless others came between."""
         room = self._check_fits(bodies, atomic)
         if shard.context.gauge.over:
             self._relieve(shard, wait)

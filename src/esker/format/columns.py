@@ -280,11 +280,16 @@ def binary_parts(array: Any) -> tuple[Any, Any]:
     view = memoryview(offsets).cast("i")
     first, last = view[0], view[count]
     if first:
-        shifted = pc.subtract(pa.Array.from_buffers(_INT32, count + 1, [None, offsets]), pa.scalar(first, _INT32))
-        offsets = shifted.buffers()[1].slice(0, (count + 1) * 4)
+        offsets = _from_zero(offsets, first, count)
     if data is None or first == last:
         return offsets, b""
     return offsets, data.slice(first, last - first)
+
+
+def _from_zero(offsets: Any, first: int, count: int) -> Any:
+    """Offsets that begin at `first`, made to begin at 0."""
+    numbers = pa.Array.from_buffers(_INT32, count + 1, [None, offsets])
+    return pc.subtract(numbers, pa.scalar(first, _INT32)).buffers()[1].slice(0, (count + 1) * 4)
 
 
 def value_bytes(array: Any) -> int:
@@ -326,8 +331,7 @@ def _header_parts(headers: Any) -> list[Any]:
     offsets = offsets.slice(headers.offset * 4, (count + 1) * 4)
     first = memoryview(offsets).cast("i")[0]
     if first:
-        shifted = pc.subtract(pa.Array.from_buffers(_INT32, count + 1, [None, offsets]), pa.scalar(first, _INT32))
-        offsets = shifted.buffers()[1].slice(0, (count + 1) * 4)
+        offsets = _from_zero(offsets, first, count)
     flat = headers.flatten()
     keys, cells = flat.field("key"), flat.field("value")
     if flat.offset:

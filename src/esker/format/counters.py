@@ -42,8 +42,6 @@ _LINES: Final[dict[int, tuple[str, ...]]] = {
 }  # fmt: skip
 
 WORD: Final[dict[str, int]] = {
-    name: line * 8 + column
-    for line, names in _LINES.items()
-    for column, name in enumerate(names)
+    name: line * 8 + column for line, names in _LINES.items() for column, name in enumerate(names)
 }
 """Counter name to its 8-byte word in the page."""

@@ -100,7 +100,7 @@ def decode_entry(data: bytes, at: int, salt: int) -> Entry | str:
     (check,) = _CHECK.unpack_from(data, 56)
     if check != checksum(data[:56], (salt + at) & MASK64):
         return "journal entry does not match its checksum"
-    magic, size, topic, shard, synced, segment, position, next_offset, body = _ENTRY.unpack_from(data)
+    magic, size, *place, body = _ENTRY.unpack_from(data)
     if magic != ENTRY_MAGIC:
         return "journal entry of an unknown kind"
-    return Entry(topic, shard, synced, segment, position, next_offset, size, body)
+    return Entry._make((*place, size, body))

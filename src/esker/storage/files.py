@@ -278,9 +278,7 @@ class RealFiles:
             os.mkdir(path, 0o700)
         except FileExistsError:
             if self.kind(path) != "dir":
-                raise UnsafePath(
-                    f"cannot use {path}: it is not a directory", path=path
-                ) from None
+                raise UnsafePath(f"cannot use {path}: it is not a directory", path=path) from None
         except OSError as problem:
             raise told(problem, "create", path) from problem
 

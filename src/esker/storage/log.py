@@ -111,9 +111,7 @@ class LogSegment:
         """Write bodies as frames, all of them or none. Nothing changes when this raises."""
         if len(bodies) == 1:
             body = bodies[0]
-            parts, size, head = pack(
-                body, self.end, self.salt, self.next_row, self.synced, 0, how
-            )
+            parts, size, head = pack(body, self.end, self.salt, self.next_row, self.synced, 0, how)
             self.file.write(self.end, [b"".join(parts)] if size <= 8192 else parts)
             self._took(body, size, head)
             return
@@ -321,9 +319,7 @@ class LogSegment:
         self.trim()
         self.sync(self.end)
         folder = parent(self.path)
-        target = join(
-            folder, names.segment(self.header.segment, self.header.base, sealed=True)
-        )
+        target = join(folder, names.segment(self.header.segment, self.header.base, sealed=True))
         small = self.end < FRAME_MERGE_BELOW * self.frames
         if merging and not self.damaged and self.frames > 2 and small:
             self._write_merged(files, target, how)

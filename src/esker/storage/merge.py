@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -68,7 +69,7 @@ def merge(frames: Iterable[tuple[int, Header, Any]], path: str) -> Columns:
             offsets = struct.unpack_from(f"<{count + 1}i", body)
             begin = ((count + 1) * 4 + 7) & -8
             data = bytes(body[begin : begin + offsets[count]])
-            values.extend(data[a:b] for a, b in zip(offsets, offsets[1:], strict=False))
+            values.extend(data[a:b] for a, b in pairwise(offsets))
             stamps.extend([header.min_timestamp] * count)
     close_run()
     return cols.concat(chunks)

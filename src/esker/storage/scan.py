@@ -75,7 +75,9 @@ class Window:
         return self._data[begin : begin + size]
 
 
-def walk(file: File, salt: int, start: int, *, size: int | None = None, bodies: bool = True) -> Walk:
+def walk(
+    file: File, salt: int, start: int, *, size: int | None = None, bodies: bool = True
+) -> Walk:
     """Hop over all frames from `start`; with `bodies`, verify each body too."""
     size = file.size() if size is None else size
     window = Window(file, size)

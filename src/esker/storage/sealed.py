@@ -190,7 +190,8 @@ class SealedSegment:
 
     def _corrupt_before(self, footer: Footer, row: int) -> Corruption:
         """The first frames of the segment are damaged, and the row is one of theirs."""
-        base, first = self.header.base, footer.first_rows[0] if footer.first_rows else footer.records
+        base = self.header.base
+        first = footer.first_rows[0] if footer.first_rows else footer.records
         return Corruption(
             "records are damaged on disk", path=self.path, position=fmt.HEADER_SIZE,
             first=base + row, last=base + max(row, first - 1),
