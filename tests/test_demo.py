@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import esker
 from esker.cli.demo_check import Verdict, check
-from esker.cli.demo_producer import AckList, authentic, payload
+from esker.cli.demo_producer import AckList, authentic, maker, payload
 from tests.test_cli import command
 
 
@@ -61,8 +62,11 @@ def test_the_demo_goes_on_with_what_it_left_and_touches_nothing_else(
 
 
 @pytest.mark.crash
-def test_the_demo_fails_when_an_acknowledged_record_is_removed(shown: tuple[Path, str]) -> None:
-    folder, _ = shown
+def test_the_demo_fails_when_an_acknowledged_record_is_removed(
+    shown: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(shown[0], folder)
     log = max((folder / "store").rglob("*.log"), key=lambda path: path.stat().st_size)
     content = bytearray(log.read_bytes())
     content[len(content) // 2] ^= 1
@@ -129,9 +133,10 @@ def test_an_ack_that_was_not_finished_counts_for_nothing(store, acks: Path) -> N
 
 
 def test_a_value_tells_who_made_it() -> None:
-    assert authentic(payload(3, 1, 77)) == (3, 1, 77)
-    assert authentic(payload(3, 1, 77) + b"x") is None
-    assert authentic(b"not one of ours") is None
+    assert maker(payload(3, 1, 77)) == (3, 1, 77)
+    assert authentic(payload(3, 1, 77))
+    assert not authentic(payload(3, 1, 77) + b"x")
+    assert not authentic(b"not one of ours")
 
 
 def test_the_producer_is_started_with_this_interpreter() -> None:

@@ -305,7 +305,7 @@ def unprotected(name: str, position: int) -> bool:
     Lock files hold a label for people; in memory there are none. The counters page is not a file
     here. So nothing is left: padding and unused parts of the state page are checked for zeros.
     """
-    return name.endswith(".lock") or name.endswith("/lock")
+    return name.endswith((".lock", "/lock"))
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +330,8 @@ def test_a_flipped_bit_is_reported_and_never_read_as_data(disk, part: str) -> No
         size = len(files.files[name])
         places = range(flips % STEP, size, STEP)
         if part == "state":
-            places = [*range(0, 512, 3 * STEP), *range(512, 4096, 101), *range(4096, size, 3 * STEP)]
+            slots = [*range(0, 512, 3 * STEP), *range(4096, size, 3 * STEP)]
+            places = [*slots, *range(512, 4096, 101)]
         for position in places:
             damaged = clone(files)
             damaged.files[name][position] ^= 1 << (position % 8)

@@ -166,7 +166,9 @@ class Explorer:
     def __init__(self, seeds: int, *, thorough: int = 1, nested: int = 0) -> None:
         self.seeds = seeds  # power cuts left to chance, at each point
         self.thorough = thorough  # every n-th state is also written to, closed and opened again
-        self.nested = nested  # the recovery of every n-th state dies as well, at each of its changes
+        self.nested = (
+            nested  # the recovery of every n-th state dies as well, at each of its changes
+        )
         self.points = 0
         self.states = 0
         self.double = 0  # states of these that a death inside of a recovery left
@@ -225,7 +227,9 @@ class Explorer:
             driver.serial = serial
             steps = [] if life + 1 == lives else mixed(chance)
             if steps:
-                disk.stop_at(chance.choice((5, 20, 60, 150, 400)), chance.choice(("before", "after")))
+                disk.stop_at(
+                    chance.choice((5, 20, 60, 150, 400)), chance.choice(("before", "after"))
+                )
             story.append(steps)
             try:
                 store = driver.open()

@@ -17,7 +17,7 @@ import pytest
 
 import esker
 from esker.format import frame
-from esker.storage import segment
+from esker.storage import log, segment
 from esker.testing import KEPT, LOST, Crash, ManualClock, SimulatedDisk
 from tests.crash.driver import OPTIONS, ROOT, Driver, Explorer, Step, mixed
 from tests.crash.ledger import Ledger, read
@@ -68,7 +68,7 @@ CASES = {
         ("create", "f", "fsync"), ("create", "d", "disk"),
         *[("many", topic, 3, 900) for _ in range(6) for topic in ("f", "d")],
         ("sync", "f"), ("tick",), ("many", "d", 1),
-    ], 2, 6, 150, 700, 150),
+    ], 2, 6, 100, 700, 150),
     "journals, and a roll": Case([
         *each("create", "fsync"), *each("append"), ("sync_all",), *each("many", 2, 600),
         ("sync_all",), *each("many", 4, 800), ("tick",), ("sync_all",), ("wait", "j1"),
@@ -109,14 +109,14 @@ def test_a_batch_of_several_frames_is_there_as_a_whole_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     joined: list[int] = []  # positions of frames that belong together with the next one
-    pack = segment.pack
+    pack = log.pack
 
     def counting(*given: Any) -> Any:
         joined.extend(given[1:2] if given[5] & frame.MORE else ())
         return pack(*given)
 
     monkeypatch.setattr(segment.split, "__defaults__", (1024,))  # frames of 1 KiB
-    monkeypatch.setattr(segment, "pack", counting)
+    monkeypatch.setattr(log, "pack", counting)
     steps: list[Step] = [
         ("create", "f", "fsync", 16384), ("create", "d", "disk", 16384),
         ("many", "f", 40, 120), ("many", "d", 40, 150), ("sync", "f"), ("many", "d", 36, 200),

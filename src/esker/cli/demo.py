@@ -23,6 +23,8 @@ import esker
 from esker.cli.demo_check import Verdict, check, read_acks
 from esker.cli.demo_producer import EVENTS, ORDERS
 from esker.clock import SYSTEM_CLOCK
+from esker.engine.recovery import CASES
+from esker.engine.verify import shard_folders
 from esker.errors import EskerError, NotAStore
 from esker.storage.files import SYSTEM_FILES, absolute, join
 
@@ -39,7 +41,7 @@ class Plan(NamedTuple):
     most: float
 
 
-PLAN = Plan(4, 1.0, 2.0)
+PLAN = Plan(4, 0.8, 1.5)
 FAST = Plan(2, 0.3, 0.6)
 PATIENCE = 60.0  # seconds for a producer to begin
 
@@ -110,12 +112,15 @@ class _Demo:
         return self.conclude()
 
     def run(self) -> int:
-        print(f"A producer writes to {_shown(self.store)} and notes in {_shown(self.acks)} what it")
-        print("was told is safe. It is killed with SIGKILL while it writes; then all is checked.\n")
+        print("A producer writes from six threads, and notes on its own list what it was told is")
+        print("safe. It is killed with SIGKILL while it writes; then all of it is looked for.")
+        print(f"The store: {_shown(self.store)}    The list: {_shown(self.acks)}\n")
         first = 1 + max((int(n[:3]) for n in SYSTEM_FILES.list(self.acks) if n[:3].isdigit()),
                         default=0)  # fmt: skip
         for number in range(first, first + self.plan.kills):
             self.kill_one(number)
+            if number == first + self.plan.kills - 1:
+                self.tear()
             self.look(number)
         self.final()
         return self.conclude()
@@ -179,10 +184,27 @@ class _Demo:
             found[topic] = found.get(topic, 0) + sum(ack.records for ack in acks)
         return found
 
+    def tear(self) -> None:
+        """Half a frame at the end of a log: what a power cut leaves, and a kill hardly ever."""
+        logs = [
+            join(folder, name)
+            for folder in shard_folders(SYSTEM_FILES, self.store)
+            for name in sorted(SYSTEM_FILES.list(folder))
+            if name.endswith(".log")
+        ]
+        file = SYSTEM_FILES.open(logs[-1], "rw")
+        try:
+            half = file.read(128, 100)  # of a frame that belongs elsewhere
+            file.write(file.size(), [half])
+        finally:
+            file.close()
+        print(f"  and {len(half)} bytes of a frame are left at the end of a log, as by a power cut")
+
     def look(self, number: int) -> None:
         """Open what the dead producer left, and compare."""
+        open_store = esker.open  # imported before the clock starts
         started = SYSTEM_CLOCK.monotonic()
-        with esker.open(self.store) as store:
+        with open_store(self.store) as store:
             seconds = SYSTEM_CLOCK.monotonic() - started
             self.slowest = max(self.slowest, seconds)
             print(f"  opened in {seconds:.3f} s; recovery: {_in_words(store.recovery)}")
@@ -232,17 +254,18 @@ def _still_runs(producer: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _in_words(recovery: esker.Recovery) -> str:
+    walked = f"{recovery.shards} shards looked through in {recovery.seconds:.3f} s"
     if recovery.clean:
-        return "nothing to do"
+        return f"{walked}, nothing was torn" if recovery.shards else "nothing to do"
     told = [
         f"{finding.label.replace('_', ' ')} in {finding.topic or 'a journal'}"
         + (f" shard {finding.shard}" if finding.topic else "")
-        + f": {finding.reason}"
+        + f": {finding.reason}; {CASES[finding.label]}"
         for finding in recovery.findings
     ]
     more = f"\n    and {len(told) - 4} more" if len(told) > 4 else ""
     lines = "".join(f"\n    {line}" for line in told[:4])
-    return f"{recovery.shards} shards in {recovery.seconds:.3f} s{lines}{more}"
+    return walked + lines + more
 
 
 def _line(text: str) -> None:

@@ -27,7 +27,7 @@ from esker.storage.files import SYSTEM_FILES, File, join
 
 ORDERS = "orders"  # class fsync
 EVENTS = "events"  # class disk
-SINGLES, BATCHES, BULK = 3, 1, 2  # threads of each kind
+SINGLES, BATCHES, BULK = 4, 1, 1  # threads of each kind
 BATCH, BULK_BATCH = 20, 500  # records in a batch
 
 
@@ -38,13 +38,19 @@ def payload(run: int, thread: int, sequence: int) -> bytes:
     return (name + filler * 3)[: 60 + sequence % 128]
 
 
-def authentic(value: bytes) -> tuple[int, int, int] | None:
-    """Who made this value; None when no producer ever did."""
+def maker(value: bytes) -> tuple[int, int, int] | None:
+    """Who says to have made this value: run, thread, sequence number."""
     try:
-        run, thread, sequence = map(int, value.split(b" ", 3)[:3])
+        run, thread, sequence, _ = value.split(b" ", 3)
+        return int(run), int(thread), int(sequence)
     except ValueError:
         return None
-    return (run, thread, sequence) if payload(run, thread, sequence) == value else None
+
+
+def authentic(value: bytes) -> bool:
+    """Whether a producer made this value."""
+    said = maker(value)
+    return said is not None and payload(*said) == value
 
 
 def digest(values: Sequence[bytes]) -> str:
@@ -92,7 +98,7 @@ class Producer:
         while True:
             value = payload(self._run, thread, sequence)
             offset = topic.append(value, key=b"user-%d" % (sequence % 97), wait=True)
-            acks.add(ORDERS, getattr(offset, "shard", 0), offset, [value])
+            acks.add(ORDERS, getattr(offset, "shard", 0), int(offset), [value])
             sequence += 1
 
     def batches(self, thread: int, acks: AckList) -> None:

@@ -118,6 +118,11 @@ class Examined:
             self.flaws.append(Flaw(self.end, self.end, "it ends early", self.rows, rows - 1))
         self.rows = rows
 
+    def doubt_config(self, reason: str) -> None:
+        """The CONFIG frame can be read, and says the wrong thing; or there is none."""
+        size = 0 if self.config is None else frame.HEADER_SIZE + frame.padded(len(self.config))
+        self.flaws.insert(0, Flaw(fmt.HEADER_SIZE, fmt.HEADER_SIZE + size, reason))
+
     @property
     def damage(self) -> list[Flaw]:
         """The flaws that cost something: not what is left of a footer, not unwritten space."""

@@ -15,7 +15,7 @@ import threading
 
 from esker.engine.context import Context
 from esker.engine.shard import list_segments, shard_folder
-from esker.errors import Corruption, StorageError
+from esker.errors import Corruption, FormatTooNew, StorageError
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.segment import HEADER_SIZE
@@ -134,6 +134,8 @@ class Follower:
         file, header = open_log(self.context.files, path, "r")
         if isinstance(header, str):
             file.close()
+            if header.startswith("version"):
+                raise FormatTooNew(f"{path} was written by a later Esker ({header})")
             raise Corruption(header, path=path)
         return LogSegment(header, file)
 

@@ -464,9 +464,10 @@ class _Inspector:
         there = found.segments
         if state is None:
             if there:
-                lost = found.weak and not any(p.path == path for p in found.problems)
-                if lost:
-                    found.say("state", path, "there is no state page, or none that can be read")
+                # A crash leaves a log without a state page, but never neither of them.
+                lost = found.weak or there[-1].name.sealed
+                if lost and not any(problem.path == path for problem in found.problems):
+                    found.say("state", path, "there is no state page")
                 else:
                     found.say("unclean", self.folder, "its last writer did not close it")
             return

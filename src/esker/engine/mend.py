@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from esker.engine.examine import PIECE, Examined, Source
+from esker.engine.examine import PIECE, Examined, Flaw, Source
 from esker.errors import StorageError
 from esker.format import frame, names
 from esker.format import segment as fmt
@@ -209,8 +209,10 @@ def write_anew(
                 upto += 1
             writer.frames(source, cursor, flaw.position, positions[taken:upto])
             taken = upto
-            _fill(writer, flaw.position, flaw.end, flaw.first, flaw.rows, entry)
+            _fill(writer, flaw, entry, free=flaw.end >= seen.end or flaw.end == flaw.position)
             cursor = flaw.end
+        if cursor == seen.end == fmt.HEADER_SIZE and not seen.damage:
+            writer.config(entry)  # there is nothing but a header
         end = max(cursor, seen.end)
         writer.frames(source, cursor, end, positions[taken:])
         for position in seen.untidy:
@@ -221,21 +223,16 @@ def write_anew(
     return writer.target
 
 
-def _fill(
-    writer: SegmentWriter, position: int, end: int, first: int, rows: int, entry: TopicEntry
-) -> None:
-    """Something of the same size in the place of what is damaged."""
-    size = (end - position + 7) & -8
-    if position == fmt.HEADER_SIZE:
-        config = len(config_frame(entry, position, 0))
-        if size == config and not rows:
+def _fill(writer: SegmentWriter, flaw: Flaw, entry: TopicEntry, *, free: bool) -> None:
+    """Something in the place of what is damaged; of the same size, unless the size is free."""
+    size = (flaw.end - flaw.position + 7) & -8
+    if flaw.position == fmt.HEADER_SIZE:
+        config = len(config_frame(entry, flaw.position, 0))
+        if free or size - config >= frame.HEADER_SIZE or (size == config and not flaw.rows):
             writer.config(entry)
-            return
-        if size - config >= frame.HEADER_SIZE:
-            writer.config(entry)
-            size -= config
-    if size or rows:
-        writer.hole(max(size, frame.HEADER_SIZE), first, rows)
+            size = max(0, size - config)
+    if size or flaw.rows:
+        writer.hole(max(size, frame.HEADER_SIZE), flaw.first, flaw.rows)
 
 
 def _footer(seen: Examined, writer: SegmentWriter, chain: int) -> Footer:

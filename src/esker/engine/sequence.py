@@ -192,6 +192,7 @@ class _Sequence:
         mine = [p for p in self.found.problems if p.path == seen.path]
         config = next((p.reason for p in mine if p.kind == "config"), "")
         if config:
+            seen.doubt_config(config)
             return config
         return "" if seen.hash_matches else "the file does not match its hash"
 

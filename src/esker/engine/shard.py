@@ -477,12 +477,15 @@ class Shard:
     def poisoned_by(self, problem: BaseException) -> None:
         """A sync failed. Nothing that was not durable may be acknowledged any more."""
         with self.lock:
-            if self.poison is None:
-                self.poison = Poisoned(
-                    f"a sync of topic {self.entry.name!r} shard {self.number} failed ({problem}). "
-                    f"Offsets {self.durable}..{max(self.next - 1, self.durable)} are in doubt; "
-                    "close the store and open it again to go on with what is really there."
-                )
+            self._poison(problem)
+
+    def _poison(self, problem: BaseException) -> None:
+        if self.poison is None:
+            self.poison = Poisoned(
+                f"a sync of topic {self.entry.name!r} shard {self.number} failed ({problem}). "
+                f"Offsets {self.durable}..{max(self.next - 1, self.durable)} are in doubt; "
+                "close the store and open it again to go on with what is really there."
+            )
 
     def _poisoned(self) -> EskerError:
         assert self.poison is not None
@@ -494,8 +497,13 @@ class Shard:
         """Seal the oldest rolled log. Assumes the lock; used when the sealer lags behind."""
         if not self.rolled or self.rolled[0].damaged or not self._sealing.acquire(blocking=False):
             return  # the sealer is at it already
+        log = self.rolled[0]
         try:
-            self._sealed(self.rolled[0], self.rolled[0].seal(self.files, self._compress))
+            self._sealed(log, log.seal(self.files, self._compress))
+        except EskerError as problem:
+            if log.sync_failed:
+                self._poison(problem)
+            raise
         finally:
             self._sealing.release()
 
@@ -506,7 +514,12 @@ class Shard:
                 if not self.rolled or self.rolled[0].damaged or self.poison is not None:
                     return False
                 log = self.rolled[0]
-            made = log.seal(self.files, self._compress)
+            try:
+                made = log.seal(self.files, self._compress)
+            except EskerError as problem:
+                if log.sync_failed:
+                    self.poisoned_by(problem)
+                raise
             with self.lock:
                 self._sealed(log, made)
         return True

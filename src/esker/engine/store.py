@@ -80,7 +80,7 @@ class Store:
     def __getitem__(self, name: str) -> Topic:
         """The topic of that name; it is created by its first append if need be."""
         self._context.require_open()
-        topic = self._topics.get(name)
+        topic = self._topics.get(name) if isinstance(name, str) else None
         if topic is None:
             opts.topic_name(name)
             with self._lock:
@@ -155,6 +155,7 @@ class Store:
             return iter(sorted(entry.name for entry in self._catalog.catalog.topics))
 
     def __contains__(self, name: object) -> bool:
+        self._context.require_open()
         return isinstance(name, str) and self._lookup(name) is not None
 
     def __len__(self) -> int:

@@ -207,20 +207,37 @@ _OFD: Final = hasattr(fcntl, "F_OFD_SETLK")
 
 
 class RealLock:
-    """An exclusive lock that the kernel drops when its holder dies."""
+    """An exclusive lock that the kernel drops when its holder dies.
 
-    __slots__ = ("_fd",)
+    Whoever took it gives it back explicitly: a child that is being forked has a copy of the
+    descriptor for a moment, and closing ours would not be enough. A child only closes its copy.
+    """
+
+    __slots__ = ("_fd", "_pid")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._pid = os.getpid()
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if fd < 0:
+            return
+        if self._pid == os.getpid():
+            _unlock(fd)
+        os.close(fd)
 
     def __del__(self) -> None:
         self.release()
+
+
+def _unlock(fd: int) -> None:
+    if _OFD:
+        fcntl.fcntl(
+            fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+        )
+    else:
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 class RealFiles:

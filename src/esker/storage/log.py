@@ -63,7 +63,7 @@ class LogSegment:
         self.value_bytes = 0
         self.damaged = False
         self.allocated = 0  # room taken ahead of the end, zeros; 0 when none is
-        self._sync_failed = False
+        self.sync_failed = False  # then nothing of it may be called durable any more
         self._decoded: tuple[int, Any] = (-1, None)  # the frame last looked into
         self._chain = Hasher()
 
@@ -179,12 +179,12 @@ class LogSegment:
         self.synced = max(self.synced, upto)
 
     def _sync(self) -> None:
-        if self._sync_failed:
+        if self.sync_failed:
             raise StorageError(f"an earlier sync of {self.path} failed", path=self.path)
         try:
             self.file.sync()
         except Exception:
-            self._sync_failed = True  # for good: a second one would succeed and mean nothing
+            self.sync_failed = True  # for good: a second one would succeed and mean nothing
             raise
 
     def adopt(self, kept: scan.Verdict) -> None:
