@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 import esker
+from tests.helpers import HandClock
 
 settings.register_profile("esker", deadline=None)  # a test is never failed by a busy machine
 settings.load_profile("esker")
@@ -21,6 +22,18 @@ settings.load_profile("esker")
 def store(tmp_path: Path) -> Iterator[esker.Store]:
     """A fresh store on a real disk."""
     with esker.open(tmp_path / "data") as opened:
+        yield opened
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def still(tmp_path: Path, clock: HandClock) -> Iterator[esker.Store]:
+    """A store without threads on a clock that stands still: nothing happens by itself."""
+    with esker.open(tmp_path / "data", clock=clock, background=False) as opened:
         yield opened
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import esker
@@ -44,11 +45,27 @@ def contents(store: esker.Store) -> Expected:
     return found
 
 
-def small_store(path: str | Path, files: MemoryFiles | None = None) -> Expected:
-    """A closed store of some 30 KB: sealed segments, logs, two catalogs; and what it holds."""
-    with esker.open(path, files=files, background=False) as store:
+@cache
+def prepared() -> tuple[MemoryFiles, Expected]:
+    """A closed store of some 30 KB: sealed segments, logs, two catalogs; and what it holds.
+
+    Made once. Take a `clone` before you damage it.
+    """
+    files = MemoryFiles()
+    with esker.open(ROOT, files=files, background=False) as store:
         fill(store)
-        return contents(store)
+        return files, contents(store)
+
+
+def small_store(path: Path) -> Expected:
+    """The prepared store, put on a real disk."""
+    files, expected = prepared()
+    for name in sorted(files.dirs):
+        if name.startswith(ROOT):
+            (path / name[len(ROOT) :].lstrip("/")).mkdir(parents=True, exist_ok=True)
+    for name, data in {**files.files, **files.pages}.items():
+        (path / name[len(ROOT) :].lstrip("/")).write_bytes(bytes(data))
+    return dict(expected)
 
 
 def clone(files: MemoryFiles) -> MemoryFiles:

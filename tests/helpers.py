@@ -136,9 +136,10 @@ def read_only_disk() -> Refusing:
 class FixedFiles(MemoryFiles):
     """A file system in memory on which nothing is left to chance."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, boot: bytes = bytes(range(16))) -> None:
         super().__init__()
         self._drawn = seed
+        self._boot = boot
 
     def random(self, size: int) -> bytes:
         drawn = b""
@@ -151,21 +152,19 @@ class FixedFiles(MemoryFiles):
         return drawn[:size]
 
     def boot_id(self) -> bytes:
-        return bytes(range(16))
+        return self._boot
 
     def pid(self) -> int:
         return 4242
 
-    def dump(self, target: Path) -> None:
-        """Write all of it to a directory, as a disk would hold it."""
+    def dump(self, target: Path, root: str) -> None:
+        """Write what lies below `root` to a directory, as a disk would hold it."""
         for name in sorted(self.dirs):
-            if name != "/":
-                (target / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            if name.startswith(root):
+                (target / name[len(root) :].lstrip("/")).mkdir(parents=True, exist_ok=True)
         contents = {**self.files, **self.pages}
         for name in sorted(contents):
-            path = target / name.lstrip("/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(bytes(contents[name]))
+            (target / name[len(root) :].lstrip("/")).write_bytes(bytes(contents[name]))
 
 
 def snapshot(root: Path) -> dict[str, bytes | str]:

@@ -127,7 +127,7 @@ def test_files_and_directories_belong_to_their_owner_alone(path: Path) -> None:
 
 def test_an_address_of_the_web_is_not_a_path(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(esker.InvalidOption, match=r"s3://bucket/x.*directories and ':memory:' only"):
+    with pytest.raises(esker.InvalidOption, match=r"s3://bucket/x.*directories"):
         esker.open("s3://bucket/x")
     assert snapshot(tmp_path) == {}
 
@@ -252,7 +252,7 @@ def test_no_permission_is_told_with_the_path(path: Path) -> None:
     for call in ("open", "lock", "page"):
         files = Refusing()
         files.refuse(call, errno.EACCES, "topics")
-        with pytest.raises(esker.PermissionRefused, match="no permission; check who owns") as caught:
+        with pytest.raises(esker.PermissionRefused, match="check who owns") as caught:
             _append_one(path, files)
         assert caught.value.errno == errno.EACCES
         assert str(path / "topics") in caught.value.path
@@ -313,7 +313,7 @@ def test_a_full_disk_loses_nothing(path: Path, call: str) -> None:
                 lambda: topic.append_many([b"refused"] * 20),
                 lambda: topic.append_arrow(pa.array([b"refused"])),
             ):
-                with pytest.raises(esker.DiskFull, match="cannot .*(free some|limit)") as caught:
+                with pytest.raises(esker.DiskFull, match=r"cannot .*(free some|limit)") as caught:
                     attempt()
                 assert caught.value.errno == number
                 assert ".log" in caught.value.path
@@ -445,11 +445,15 @@ def test_a_real_full_disk_loses_nothing(small_disk: Path) -> None:
     kept: list[bytes] = []
     with esker.open(root) as store:
         topic = store.create("t", segment_bytes="128KiB")
-        with pytest.raises(esker.DiskFull, match="the disk is full; free some space"):
+
+        def fill() -> None:
             for n in range(5000):
                 value = b"%d " % n + b"x" * 1000
                 topic.append(value, wait=True)
                 kept.append(value)
+
+        with pytest.raises(esker.DiskFull, match="the disk is full; free some space"):
+            fill()
         assert [record.value for record in topic.read()] == kept
         ballast.unlink()
         topic.append(b"after", wait=True)
@@ -944,17 +948,12 @@ def test_a_huge_length_in_a_frame_is_damage_and_allocates_nothing(
     with_header(file, field, "<I", number)
     before = data_of(path)
     little_memory()
-    with (
-        pytest.raises((esker.Corruption, esker.DataGap)) as caught,
-        esker.open(path, mode="r") as store,
-    ):
-        assert len(list(store["t"].read())) < 40
-        list(store["t"].read("earliest", 40))
-        raise AssertionError("the damage was passed over")
+    with esker.open(path, mode="r") as store:
+        topic = store["t"]
+        with pytest.raises(esker.Corruption, match=r"esker\.repair") as caught:
+            list(topic.read())
+    assert str(file) in str(caught.value)
     assert data_of(path) == before
-    if isinstance(caught.value, esker.Corruption):
-        assert str(file) in str(caught.value)
-        assert "esker.repair" in str(caught.value)
 
 
 @pytest.mark.parametrize("number", [2**31, 2**32 - 1])
@@ -978,9 +977,10 @@ def test_a_huge_length_in_a_journal_is_damage_and_allocates_nothing(
     header = journal_format.JournalHeader(store_id(path), 1, 7, 0)
     entry = bytearray(
         journal_format.encode_entry(
-            b"x" * 8, topic=1, shard=0, synced=0, segment=2, position=0, next_offset=1, at=64, salt=7
+            b"x" * 8, topic=1, shard=0, synced=0, segment=2, position=0, next_offset=1, at=64,
+            salt=7,
         )
-    )
+    )  # fmt: skip
     entry[4:8] = struct.pack("<I", 2**32 - 1)
     entry[56:64] = struct.pack("<Q", checksum(bytes(entry[:56]), 7 + 64))
     journal.write_bytes(journal_format.encode_header(header) + bytes(entry) + bytes(4096))
@@ -1010,9 +1010,7 @@ def test_a_huge_length_in_a_catalog_is_damage_and_allocates_nothing(
     ["esker.store", "catalog-*", "0000/state", "0000/counters", "0000/lock", "*.log", "*.seg",
      "catalog.lock"],
 )  # fmt: skip
-def test_a_link_where_a_file_should_be_is_refused(
-    path: Path, tmp_path: Path, pattern: str
-) -> None:
+def test_a_link_where_a_file_should_be_is_refused(path: Path, tmp_path: Path, pattern: str) -> None:
     file = max(path.rglob(pattern))
     elsewhere = tmp_path / "elsewhere"
     file.rename(elsewhere)

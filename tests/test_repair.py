@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import esker
 from esker.errors import StorageError
 from esker.storage.memory import MemoryFiles
-from tests.damage import ROOT, Expected, clone, read_all, small_store
+from tests.damage import ROOT, Expected, clone, prepared, read_all, small_store
 from tests.helpers import child, snapshot
 from tests.test_verify import DAMAGE, EVENTS, ORDERS, flip, segment
 
@@ -240,8 +241,7 @@ class _Locked:
 
 @pytest.fixture(scope="module")
 def disk():
-    files = MemoryFiles()
-    return files, small_store(ROOT, files)
+    return prepared()
 
 
 def test_after_any_flipped_bit_a_repair_makes_the_store_whole(disk) -> None:
@@ -259,6 +259,49 @@ def test_after_any_flipped_bit_a_repair_makes_the_store_whole(disk) -> None:
             assert errors == []
             if not name.endswith("/state"):  # without its state a log jumps ahead: a gap, no loss
                 assert count + sum(gap.missed for gap in gaps) == total
+
+
+def _damage_at_random(files: MemoryFiles, chance: random.Random) -> None:
+    """One to five faults of any kind, in any files."""
+    for _ in range(chance.choice([1, 1, 2, 3, 5])):
+        name = chance.choice(sorted(files.files))
+        data = files.files[name]
+        at = chance.randrange(len(data) or 1)
+        match chance.choice(["flip", "zero", "junk", "cut", "extend", "delete"]):
+            case "flip" if data:
+                data[at] ^= 1 << chance.randrange(8)
+            case "zero":
+                data[at : at + 512] = bytes(len(data[at : at + 512]))
+            case "junk":
+                data[at : at + 99] = chance.randbytes(len(data[at : at + 99]))
+            case "cut":
+                del data[at:]
+            case "extend":
+                data.extend(chance.choice([bytes(100), chance.randbytes(64)]))
+            case "delete":
+                del files.files[name]
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_several_faults_at_once_are_repaired_and_never_read_as_data(disk, seed: int) -> None:
+    files, expected = disk
+    damaged = clone(files)
+    _damage_at_random(damaged, random.Random(seed))
+    try:
+        found = esker.verify(ROOT, files=damaged)
+        errors, _, before = read_all(ROOT, expected, clone(damaged))
+        assert found.problems or (before == sum(map(len, expected.values())) and not errors)
+        done = esker.repair(ROOT, files=damaged)
+    except esker.NotAStore:
+        return  # nothing in it tells that it was one
+    assert done.after is not None
+    assert done.after.problems == []
+    assert esker.repair(ROOT, files=damaged).actions == []
+    for (name, shard), records in expected.items():
+        with esker.open(ROOT, files=damaged, background=False) as store:
+            if name in store:
+                for record in store[name].read(shard=shard, gaps="skip"):
+                    assert record == records[record.offset]
 
 
 class _Dying:

@@ -44,7 +44,6 @@ _THREADS = {
     "engine": "the shell around the synchronous core: committer, sealer, retention",
     "aio": "the bridge from an event loop to the engine",
     "storage/maps.py": "readers on many threads share the mapped segments",
-    "cli/demo_producer.py": "the demo's producer writes from several threads",
     "cli/demo_producer.py": "the demo writes from several threads, as a user would",
 }
 

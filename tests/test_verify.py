@@ -13,7 +13,7 @@ import pytest
 import esker
 from esker.engine.report import KINDS
 from esker.storage.memory import MemoryFiles
-from tests.damage import ROOT, clone, fill, read_all, small_store
+from tests.damage import ROOT, clone, fill, prepared, read_all, small_store
 from tests.helpers import Child, Refusing, child, snapshot
 
 ORDERS = "topics/00000001/0000"
@@ -310,8 +310,7 @@ def unprotected(name: str, position: int) -> bool:
 
 @pytest.fixture(scope="module")
 def disk():
-    files = MemoryFiles()
-    return files, small_store(ROOT, files)
+    return prepared()
 
 
 PARTS = ["esker.store", "catalog-", "state", "00000001/0000/", "00000001/0001/", "00000002/0000/"]

@@ -88,7 +88,7 @@ def test_what_a_killed_process_had_acknowledged_is_there(tmp_path: Path) -> None
             assert pipe is not None
             said = [pipe.readline()]  # it is up, and has recovered what was left
             assert said[0], "the child did not start"
-            listener = threading.Thread(target=lambda: said.extend(pipe))  # a full pipe stops it
+            listener = threading.Thread(target=said.extend, args=(pipe,))  # never full
             listener.start()
             time.sleep(chance.uniform(0.0, 0.12))
             process.kill()

@@ -25,22 +25,23 @@ from typing import Final, NamedTuple
 from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.findings import CASES, Finding, Recovery, Say
+from esker.engine.quarantine import quarantine
+from esker.engine.recatalog import recover_catalog
+from esker.engine.replay import Replay, dismiss, gather, redo
 from esker.engine.shard import is_clean, list_segments, shard_folder
 from esker.errors import Corruption, StorageError
 from esker.format import catalog as catalog_format
-from esker.format import frame, names
+from esker.format import names
 from esker.format import segment as segment_format
 from esker.format import state as state_format
-from esker.format.catalog import Catalog, TopicEntry
-from esker.format.journal import Entry
+from esker.format.catalog import TopicEntry
 from esker.format.segment import SegmentHeader
 from esker.format.state import State
 from esker.options import RESERVE_OFFSETS_MAX
-from esker.storage import journal
 from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
-from esker.storage.files import File, Files, Holder, base_name, join
-from esker.storage.log import LogSegment, open_log
+from esker.storage.files import Files, Holder, join
+from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
@@ -48,14 +49,6 @@ __all__ = ["CASES", "Finding", "Recovery", "recover_catalog", "recover_store"]
 
 _PIECE: Final = 1 << 22
 STATE_LOST_JUMP: Final = RESERVE_OFFSETS_MAX * 2  # above every ceiling that can have been lost
-
-
-class Replay(NamedTuple):
-    """A journal entry that has yet to be held against its segment."""
-
-    entry: Entry
-    data: bytes
-    journal: str  # its path
 
 
 # ---- the store -------------------------------------------------------------------------------
@@ -102,19 +95,8 @@ def _ours(context: Context, entry: TopicEntry, number: int, state: State | None)
 
 def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> None:
     files = context.files
-    dead = journal.dead_journals(files, join(context.root, names.JOURNALS), context.store)
-    redo: dict[tuple[int, int], list[Replay]] = {}
-    for item in dead:
-        for line, data in item.entries:
-            redo.setdefault((line.topic, line.shard), []).append(Replay(line, data, item.path))
-        if item.torn is not None:
-            position, reason = item.torn
-            report.findings.append(Finding("torn_journal", item.path, reason, position=position))
-        report.findings.extend(
-            Finding("corrupt_journal", item.path, reason, position=position)
-            for position, reason in item.corrupt
-        )
-    wanted = {(entry.id, number) for entry, number in _unclean(context, catalog)} | set(redo)
+    dead, replays = gather(context, report)
+    wanted = {(entry.id, number) for entry, number in _unclean(context, catalog)} | set(replays)
     needed: set[str] = set()
     for entry in catalog.catalog.topics:
         for number in range(entry.options.shards):
@@ -125,104 +107,13 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
             if isinstance(lock, Holder):
                 continue  # its writer recovered it, under the lock we hold now, before it went on
             try:
-                replays = redo.get((entry.id, number), [])
-                needed |= recover_shard(context, entry, number, replays, report)
+                mine = replays.get((entry.id, number), [])
+                needed |= recover_shard(context, entry, number, mine, report)
                 report.shards += 1
             finally:
                 lock.release()
     for item in dead:
-        _dismiss(context, item, item.path in needed, report)
-
-
-def _dismiss(context: Context, dead: journal.DeadJournal, needed: bool, report: Recovery) -> None:
-    """All that a journal can tell is in the segments, durably: it is not needed any more."""
-    unread = dead.torn is not None and dead.torn[0] == 0
-    if dead.corrupt or (unread and _holds_anything(context.files, dead.path)):
-        quarantine(context, dead.path, "journal")
-        return
-    if not needed and not unread:
-        reason = f"{len(dead.entries)} entries of a process that is gone"
-        report.findings.append(Finding("unfinished_checkpoint", dead.path, reason))
-    journal.forget(context.files, dead)
-
-
-def _holds_anything(files: Files, path: str) -> bool:
-    file = files.open(path, "r")
-    try:
-        return bool(file.read(0, file.size()).strip(b"\0"))
-    finally:
-        file.close()
-
-
-def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) -> None:
-    """Names and options: the newest whole catalog, completed from the segments themselves."""
-    catalog.settles = not context.read_only
-    whole = catalog.load()
-    for path, reason in catalog.damage:
-        report.findings.append(Finding("damaged_catalog", path, reason))
-    lost = not catalog.generation and not catalog.damage
-    if whole and not catalog.damage and not lost:
-        return
-    known = {entry.id for entry in catalog.catalog.topics}
-    found = [entry for entry in topics_on_disk(context) if entry.id not in known]
-    if lost:  # a new store, or one whose catalog is gone
-        if not found:
-            return
-        path = join(context.root, names.catalog(1))
-        report.findings.append(Finding("damaged_catalog", path, "there is no catalog, but topics"))
-    used = [
-        names.parse_number(n) or 0 for n in context.files.list(join(context.root, names.TOPICS))
-    ]
-
-    def complete(current: Catalog) -> Catalog:
-        merged = (*current.topics, *found)
-        return Catalog(max([current.next_id - 1, *used]) + 1, merged)
-
-    if context.read_only:
-        catalog.catalog = complete(catalog.catalog)
-        return
-    catalog.change(complete, context.note)
-    for path, _ in catalog.damage:
-        if context.files.kind(path):
-            quarantine(context, path, "catalog")
-
-
-def topics_on_disk(context: Context) -> list[TopicEntry]:
-    """Topics as the CONFIG frames of their segments name them."""
-    found: dict[int, TopicEntry] = {}
-    files, top = context.files, join(context.root, names.TOPICS)
-    for name in sorted(files.list(top)):
-        topic_id = names.parse_number(name)
-        if topic_id is None:
-            continue
-        for shard_name in sorted(files.list(join(top, name))):
-            folder = join(top, name, shard_name)
-            for segment in list_segments(files, folder):
-                entry = read_config(
-                    files, join(folder, names.segment(*segment[:2], sealed=segment.sealed))
-                )
-                if entry is not None and entry.id == topic_id:
-                    found[topic_id] = entry  # the newest segment has the newest options
-    return list(found.values())
-
-
-def read_config(files: Files, path: str) -> TopicEntry | None:
-    """The topic that a segment says it belongs to."""
-    file, header = open_log(files, path, "r")
-    try:
-        if isinstance(header, str):
-            return None
-        position = segment_format.HEADER_SIZE
-        head = frame.decode_header(file.read(position, frame.HEADER_SIZE), 0, position, header.salt)
-        if isinstance(head, frame.Damage) or head.kind != frame.CONFIG:
-            return None
-        body = file.read(position + frame.HEADER_SIZE, head.body_size)
-        if frame.body_damage(head, body, header.salt) is not None:
-            return None
-        entry = catalog_format.decode_config(body)
-        return None if isinstance(entry, str) else entry
-    finally:
-        file.close()
+        dismiss(context, item, item.path in needed, report)
 
 
 # ---- one shard -------------------------------------------------------------------------------
@@ -238,7 +129,7 @@ class Logs(NamedTuple):
 
 
 def recover_shard(
-    context: Context, entry: TopicEntry, number: int, redo: list[Replay], report: Recovery
+    context: Context, entry: TopicEntry, number: int, replays: list[Replay], report: Recovery
 ) -> set[str]:
     """Bring one shard in order. The caller holds its writer lock and the recovery lock.
 
@@ -271,7 +162,7 @@ def recover_shard(
     _tidy(context, folder, say)
     config_bytes = len(catalog_format.encode_config(entry))
     owner = survey.Owner(context.store, entry.id, number, config_bytes)
-    proven, needed = _redo(files, folder, owner, redo, state, say)
+    proven, needed = redo(files, folder, owner, replays, state, say)
     if state is not None and state.clean and state.segment:
         proven[state.segment] = max(proven.get(state.segment, 0), state.end_position)
 
@@ -359,73 +250,6 @@ def _finish_seal(
         quarantine(context, path, "sealed")
 
 
-def _redo(
-    files: Files, folder: str, owner: survey.Owner, redo: list[Replay], state: State | None,
-    say: Say,
-) -> tuple[dict[int, int], set[str]]:  # fmt: skip
-    """Write journal entries into the logs they belong to; any number of times.
-
-    Bytes that are there already are written again: after a failed sync the kernel may show pages
-    that it never wrote, and the sync below would not write them either. Returns up to where each
-    log is proven, and the journals that had something a log lacked.
-    """
-    by_segment = {name.segment: name for name in list_segments(files, folder)}
-    touched: dict[str, File] = {}
-    proven: dict[int, int] = {}
-    needed: set[str] = set()
-    try:
-        for entry, data, path_of_journal in redo:
-            name = by_segment.get(entry.segment)
-            if name is None:
-                header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
-                dropped = state is not None and entry.next_offset <= state.earliest
-                if entry.position or dropped or isinstance(header, str):
-                    continue  # an older segment that has been dropped since
-                name = names.SegmentName(header.segment, header.base, False)
-                files.open(join(folder, names.segment(*name[:2], sealed=False)), "create").close()
-                by_segment[entry.segment] = name
-            if name.sealed:
-                continue  # sealed after the entry was written: it has everything
-            path = join(folder, names.segment(*name[:2], sealed=False))
-            if path not in touched:
-                touched[path] = files.open(path, "rw")
-            file = touched[path]
-            if not _belongs(file, name, owner, entry, data):
-                continue
-            if file.read(entry.position, entry.size) != data:
-                say("redone", path, f"{entry.size} bytes from the journal", entry.position)
-                needed.add(path_of_journal)
-            file.write(entry.position, [data])
-            end = entry.position + entry.size
-            proven[entry.segment] = max(proven.get(entry.segment, 0), end)
-        for file in touched.values():
-            file.sync()
-    finally:
-        for file in touched.values():
-            file.close()
-    if touched:
-        files.sync_dir(folder)
-    return proven, needed
-
-
-def _belongs(
-    file: File, name: names.SegmentName, owner: survey.Owner, entry: Entry, data: bytes
-) -> bool:
-    """Whether an entry speaks of this log, and not of one that had the same number before it."""
-    there = segment_format.decode_header(file.read(0, segment_format.HEADER_SIZE))
-    if isinstance(there, SegmentHeader) and survey.misplaced(there, name, owner):
-        there = "left by another file in the same place of the disk"
-    if entry.position == 0:
-        header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
-        if isinstance(header, str) or survey.misplaced(header, name, owner):
-            return False
-        return isinstance(there, str) or there.created <= header.created
-    if isinstance(there, str):
-        return False
-    head = frame.decode_header(data[: frame.HEADER_SIZE], 0, entry.position, there.salt)
-    return isinstance(head, frame.Header)
-
-
 # -- logs
 
 
@@ -462,7 +286,7 @@ def _settle(
         end = logs[-1].base + logs[-1].next_row
     elif end is None:  # the last sealed segment cannot be read
         end = max(sealed[-1].base, state.end_offset if state is not None else 0)
-    _check_sequence(folder, sealed, logs, start, end, state, say)
+    _check_sequence(context, folder, sealed, logs, start, end, state, say)
     return Logs(sealed, logs, end, floor)
 
 
@@ -514,8 +338,8 @@ def _cut(kept: survey.Kept, say: Say) -> LogSegment:
 
 
 def _check_sequence(
-    folder: str, sealed: list[names.SegmentName], logs: list[LogSegment], start: int, end: int,
-    state: State | None, say: Say,
+    context: Context, folder: str, sealed: list[names.SegmentName], logs: list[LogSegment],
+    start: int, end: int, state: State | None, say: Say,
 ) -> None:  # fmt: skip
     """Every number from the first to the last must be there."""
     bases = {name.segment: name.base for name in sealed}
@@ -523,8 +347,14 @@ def _check_sequence(
     numbers = sorted(bases)
     for before, after in pairwise(numbers):
         if after != before + 1:
+            ends = [log.base + log.next_row for log in logs if log.number == before]
+            ends += [
+                survey.sealed_end(context.maps, folder, name) or name.base
+                for name in sealed
+                if name.segment == before
+            ]
             say("missing_segment", folder, f"segments {before + 1} to {after - 1} are not there",
-                0, bases[before], bases[after] - 1)  # fmt: skip
+                0, ends[0], bases[after] - 1)  # fmt: skip
     if numbers and numbers[0] > 1 and bases[numbers[0]] > start:
         say("missing_segment", folder, f"segments up to {numbers[0] - 1} are not there",
             0, start, bases[numbers[0]] - 1)  # fmt: skip
@@ -647,21 +477,3 @@ def _store(
         )  # fmt: skip
     finally:
         page.close()
-
-
-def quarantine(context: Context, path: str, why: str) -> str:
-    """Move something out of the way without deleting it."""
-    files = context.files
-    folder = join(context.root, names.QUARANTINE)
-    files.make_dir(folder)
-    files.sync_dir(context.root)
-    inside = path[len(context.root) :].strip("/").replace("/", "-") or base_name(path)
-    target = join(folder, f"{inside}.{why}")
-    serial = 1
-    while files.kind(target):
-        serial += 1
-        target = join(folder, f"{inside}.{why}.{serial}")
-    files.rename(path, target)
-    files.sync_dir(folder)
-    files.sync_dir(path.rpartition("/")[0])
-    return target

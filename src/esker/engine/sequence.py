@@ -183,17 +183,15 @@ class _Sequence:
 
     def damage(self, seen: Examined) -> str:
         """Why the file must be written anew; "" when it need not."""
+        for problem in self.found.problems:
+            if problem.kind == "config" and problem.path == seen.path:
+                seen.doubt_config(problem.reason)
         if seen.damage:
             return seen.damage[0].reason
         if seen.untidy:
             return "padding that is not zero"
         if seen.footer_flaw or directory_flaw(seen):
             return seen.footer_flaw or directory_flaw(seen)
-        mine = [p for p in self.found.problems if p.path == seen.path]
-        config = next((p.reason for p in mine if p.kind == "config"), "")
-        if config:
-            seen.doubt_config(config)
-            return config
         return "" if seen.hash_matches else "the file does not match its hash"
 
     def rewrite(self, seen: Examined, header: SegmentHeader, chain: int, reason: str) -> str:

@@ -45,17 +45,11 @@ def decoded(body: Body) -> Columns:
 
 
 def expected(rows: list[Row]) -> list[tuple[Any, ...]]:
-    return [
-        (
-            value,
-            *(
-                (NOW, None, None, None, None)
-                if extra is None
-                else (NOW if extra[4] is None else extra[4], *extra[:3], dict(extra[3] or {}) or None)
-            ),
-        )
-        for value, extra in rows
-    ]
+    found = []
+    for value, extra in rows:
+        key, tag, node, headers, stamp = extra or (None,) * 5
+        found.append((value, NOW if stamp is None else stamp, key, tag, node, headers or None))
+    return found
 
 
 def rows_of(columns: Columns) -> list[tuple[Any, ...]]:
@@ -194,9 +188,7 @@ def test_an_empty_header_value_and_an_empty_header_name_are_kept() -> None:
 
 
 def test_every_buffer_begins_on_a_multiple_of_eight() -> None:
-    rows: list[Row] = [
-        (b"abc", (b"k", "tag", "n", {"h": b"v"}, NOW + n)) for n in range(3)
-    ]
+    rows: list[Row] = [(b"abc", (b"k", "tag", "n", {"h": b"v"}, NOW + n)) for n in range(3)]
     body = pa.py_buffer(stored(encoded(rows)))
     found = cols.decode(body, encoded(rows).bits, 3, NOW)
     for column in found:
@@ -244,8 +236,8 @@ def test_a_body_whose_offsets_point_behind_its_end_is_refused() -> None:
 
 
 def test_header_columns_that_are_slices_of_others_are_stored_alone() -> None:
-    whole = pa.array([[("a", b"1")], [], [("b", b"2"), ("c", b"3")], [("d", b"4")]], cols.HEADER_MAP)
-    headers = whole.cast(HEADER_TYPE)
+    pairs = [[("a", b"1")], [], [("b", b"2"), ("c", b"3")], [("d", b"4")]]
+    headers = pa.array(pairs, cols.HEADER_MAP).cast(HEADER_TYPE)
     part = Columns(pa.array([b"x", b"y"], pa.binary()), NOW, headers=headers.slice(2, 2))
     found = rows_of(validated(decoded(cols.from_arrow(part))))
     assert [row[5] for row in found] == [{"b": b"2", "c": b"3"}, {"d": b"4"}]

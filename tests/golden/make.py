@@ -1,0 +1,209 @@
+"""Writes the golden files of format version 1.
+
+    python -m tests.golden.make          from the root of the repository
+
+Stores, with every kind of file and of frame that version 1 has:
+
+    v1/closed       closed cleanly: sealed segments (merged and not), logs with their closing mark,
+                    a segment behind a gap, compressed frames, all columns, state, counters,
+                    two catalog generations
+    v1/killed       left by a killed writer: a journal with entries, a log that lacks bytes the
+                    journal has, a log that ends in half a frame
+    v1/mended       repaired after damage: a hole where records were
+    v1/closed.json  what each holds, record by record; and so on
+
+Time, randomness, boot and process are fixed, so that the same bytes come out every time, and
+`tests/test_golden.py` fails when they do not. Files that were released are never written again:
+a format that changes after that gets a folder of its own (see CONTRIBUTING.md).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import esker
+from esker.format.checksum import checksum
+from tests.helpers import FixedFiles, HandClock
+
+HERE = Path(__file__).parent
+VERSION = HERE / "v1"
+ROOT = "/store"
+
+
+def main() -> None:
+    """Replace the golden files."""
+    for name, build in BUILDERS.items():
+        shutil.rmtree(VERSION / name, ignore_errors=True)
+        (VERSION / f"{name}.json").write_text(build(VERSION / name), encoding="utf-8")
+
+
+def opened(files: FixedFiles, clock: HandClock) -> esker.Store:
+    return esker.open(
+        ROOT, files=files, clock=clock, background=False, journals=1, journal_bytes="64KiB"
+    )
+
+
+def killed(store: esker.Store) -> None:
+    """As if the process were gone: nothing more is written."""
+    store._context.forked = True  # such a handle closes without touching the disk
+    store.close()
+
+
+def restarted(files: FixedFiles) -> FixedFiles:
+    """The same disk after the machine was started again."""
+    again = FixedFiles(seed=2, boot=bytes(range(16, 32)))
+    again.files, again.dirs, again.pages = files.files, files.dirs, files.pages
+    return again
+
+
+# ---- the stores ------------------------------------------------------------------------------
+
+
+def build_closed(target: Path) -> str:
+    """A store that was closed cleanly; returns what it holds, as JSON."""
+    files, clock = FixedFiles(), HandClock()
+    store = opened(files, clock)
+    lost = store.create("gap")
+    lost.append_many([b"before the power cut"] * 2)
+    killed(store)
+    files = restarted(files)
+    with opened(files, clock) as store:
+        store["gap"].append_many([b"after it"])
+        _columns(store, clock)
+        _segments(store, clock)
+        _shards(store)
+        packed = store.create("packed", compression="zstd", compress_min_bytes=256)
+        packed.append_many([b"the same words again, " * 4 + b"%d" % n for n in range(40)])
+        packed.append(b"too small to be worth it", wait=True)
+        packed.append_many([b"%d" % n + bytes(60_000) for n in range(45)])  # more than one frame
+        store.create("empty", shards=2, durability="memory")
+        store.create("ephemeral", durability="ephemeral").append(b"never on disk", wait=True)
+        told = contents(store)
+    files.dump(target, ROOT)
+    return told
+
+
+def _columns(store: esker.Store, clock: HandClock) -> None:
+    """Every column, present and absent, by each of the two encoders."""
+    topic = store.create("columns", durability="fsync")
+    topic.append(b"plain", wait=True)
+    clock.forward(0.25)
+    topic.append(b"", wait=True)
+    topic.append(
+        bytes(range(256)),
+        key=b"key",
+        tag="tag \N{SNOWMAN}",
+        node="node",
+        headers={"one": b"1", "": b""},
+        timestamp=-1,
+        wait=True,
+    )
+    topic.append_many([esker.Record(b"few", key=b"k%d" % n, timestamp=n) for n in range(3)])
+    many = [
+        esker.Record(
+            b"%d" % n * (n % 7),
+            key=b"key %d" % n if n % 2 else None,
+            tag=f"tag {n}" if n % 3 else None,
+            node="eu-1" if n % 5 else None,
+            headers={f"h{m}": b"%d" % m for m in range(n % 4)} or None,
+            timestamp=1_700_000_000_000_000 + n if n % 11 else None,
+        )
+        for n in range(30)
+    ]
+    topic.append_many(many, wait=True)
+
+
+def _segments(store: esker.Store, clock: HandClock) -> None:
+    """Sealed by merging small frames, sealed as it was written, and the log after them."""
+    topic = store.create("segments", segment_records=20)
+    for n in range(20):
+        topic.append(b"one by one %d" % n, wait=True)
+        clock.forward(0.001)
+    topic.append_many([b"all at once %d" % n for n in range(20)])
+    topic.append(b"the log", tag="last", wait=True)
+    topic.sync()
+    store.tick()
+
+
+def _shards(store: esker.Store) -> None:
+    topic = store.create("shards", shards=2, durability="fsync")
+    topic.append_many([esker.Record(b"%d" % n, key=b"%d" % n) for n in range(10)], wait=True)
+
+
+def build_killed(target: Path) -> str:
+    """A store whose writer was killed; returns what recovery must give back, as JSON."""
+    files, clock = FixedFiles(seed=3), HandClock()
+    store = opened(files, clock)
+    topic = store.create("journaled", shards=6, durability="fsync", segment_bytes="4KiB")
+    for n in range(24):
+        topic.append(b"%d" % n, key=b"%d" % n)
+        clock.forward(0.001)
+    store.sync()  # six dirty shards: through the journal
+    torn = store.create("torn", durability="fsync", segment_bytes="4KiB")
+    torn.append_many([b"whole"] * 3, wait=True)
+    told = contents(store)
+    log = torn._shards[0].active
+    assert log is not None
+    killed(store)
+    logs = sorted(name for name in files.files if name.endswith(".log"))
+    del files.files[logs[0]][200:]  # what the journal is for
+    data = files.files[log.path]
+    data[log.end : log.end + 100] = data[log.end - 100 : log.end]  # no frame, where one would be
+    files.dump(target, ROOT)
+    return told
+
+
+def build_mended(target: Path) -> str:
+    """A store with a damaged frame in a sealed segment, repaired; returns what is left, as JSON."""
+    files, clock = FixedFiles(seed=5), HandClock()
+    store = opened(files, clock)
+    topic = store.create("hole", durability="fsync", segment_records=3, segment_bytes="4KiB")
+    for n in range(4):
+        topic.append_many([b"record %d" % n], wait=True)
+    killed(store)
+    files = restarted(files)
+    opened(files, clock).close()  # recovery seals the first log as it is
+    (sealed,) = (name for name in files.files if name.endswith(".seg"))
+    data = files.files[sealed]
+    data[data.index(b"record 1")] ^= 1
+    esker.repair(ROOT, files=files)
+    with opened(files, clock) as store:
+        told = contents(store)
+    for name in [name for name in files.files if "quarantine" in name]:
+        del files.files[name]  # the evidence is not part of the format
+    files.dirs = {name for name in files.dirs if "quarantine" not in name}
+    files.dump(target, ROOT)
+    return told
+
+
+BUILDERS = {"closed": build_closed, "killed": build_killed, "mended": build_mended}
+
+
+# ---- what they hold --------------------------------------------------------------------------
+
+
+def contents(store: esker.Store) -> str:
+    """Every record and every gap of a store, as JSON with one record a line."""
+    lines = [
+        json.dumps([name, *_plain(item)])
+        for name in store
+        if store[name].options.durability != "ephemeral"
+        for item in store[name].read(gaps="yield")
+    ]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def _plain(item: Any) -> list[Any]:
+    if isinstance(item, esker.Gap):
+        return [item.shard, "gap", item.first, item.last, item.reason]
+    headers = {name: cell.hex() for name, cell in item.headers.items()} if item.headers else None
+    key = None if item.key is None else item.key.hex()
+    value = item.value.hex() if len(item.value) < 1000 else f"xxh3 {checksum(item.value):016x}"
+    return [item.shard, item.offset, item.timestamp, value, key, item.tag, item.node, headers]
+
+
+if __name__ == "__main__":
+    main()
