@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.storage.files import told
 from tests.helpers import Refusing
 
 THREADS = 16
@@ -252,3 +253,131 @@ def test_a_log_is_rolled_when_it_is_too_old_also_when_nobody_writes(tmp_path: Pa
         assert topic.counters()["segments_rolled"] == 1
         assert topic.append(b"y", wait=True) == 1
         assert [record.value for record in topic.read()] == [b"x", b"y"]
+
+
+def test_two_syncs_of_one_log_cannot_turn_a_failure_into_an_acknowledgement(tmp_path: Path) -> None:
+    """The kernel reports a failed write-back once: a sync beside the failing one returns 0."""
+
+    class FailsOnce(Refusing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.armed = False
+            self.first = threading.Event()
+            self.go = threading.Event()
+
+        def check(self, call: str, path: str) -> None:
+            if self.armed and call == "sync" and path.endswith(".log"):
+                if not self.first.is_set():
+                    self.first.set()
+                    assert self.go.wait(30)
+                    raise told(OSError(errno.EIO, "Input/output error"), "sync", path)
+                self.go.set()
+            super().check(call, path)
+
+    files = FailsOnce()
+    store = esker.open(tmp_path / "data", files=files, background=False)
+    topic = store["t"]
+    topic.append_many([b"a"])
+    topic.sync()
+    topic.append_many([b"lost"])
+    files.armed = True
+    problems: list[BaseException] = []
+
+    def sync() -> None:
+        try:
+            topic.sync()
+        except esker.Poisoned as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=sync) for _ in range(2)]
+    threads[0].start()
+    assert files.first.wait(30)
+    threads[1].start()
+    time.sleep(0.05)
+    files.go.set()
+    for thread in threads:
+        thread.join()
+    assert len(problems) == 2, "nobody is told that it is durable"
+    assert topic.durable() == 1
+    with pytest.raises(esker.Poisoned):
+        store.close()
+
+
+def test_bytes_that_wait_for_the_disk_are_counted_down_to_nothing(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        plain = store.create("t", segment_bytes="64KiB")
+        packed = store.create("z", segment_bytes="64KiB", compression="zstd")
+        for _ in range(40):
+            plain.append_many([bytes(5_000)])
+            packed.append_many([bytes(5_000)])
+            store.tick()
+        store.sync()
+        assert store.statistics()["unflushed_bytes"] == 0
+
+
+def test_readers_are_not_disturbed_while_the_log_rolls(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        topic = store.create("t", segment_bytes="4KiB")
+        done = threading.Event()
+        problems: list[BaseException] = []
+
+        def read() -> None:
+            try:
+                while not done.is_set():
+                    offsets = [record.offset for record in topic.read("-200")]
+                    assert offsets == list(range(offsets[0], offsets[-1] + 1)) if offsets else True
+            except BaseException as problem:
+                problems.append(problem)
+
+        topic.append_many([b"x" * 100])
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in range(1_500):
+            topic.append_many([b"x" * 500])
+        done.set()
+        reader.join()
+        assert not problems
+
+
+def test_times_do_not_fall_when_a_batch_overtakes_the_buffer(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store["t"]
+        for _ in range(50):
+            topic.append(b"buffered")
+            topic.append_many([b"batch"] * 40)
+        stamps = [record.timestamp for record in topic.read()]
+        assert stamps == sorted(stamps)
+
+
+def test_one_can_wait_for_a_single_record_to_become_durable(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store["t"]
+        offset = topic.append(b"x")
+        assert topic.durable() == 0
+        topic.wait_durable(offset)
+        assert topic.durable() == 1
+        with pytest.raises(esker.OffsetOutOfRange, match="was not appended"):
+            topic.wait_durable(5)
+
+
+def test_the_counters_tell_what_was_done(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", segment_bytes="8KiB", compression="zstd")
+        for _ in range(30):
+            topic.append_many([bytes(100)] * 60)
+            topic.append_many([bytes(range(256)) * 4])
+        topic.sync()
+        store.tick()
+        list(topic.read())
+        told_of = topic.counters()
+        for name in (
+            "total_records", "total_bytes", "total_writes", "last_write_ns", "write_ns_sum",
+            "write_ns_count", "write_ns_min", "write_ns_max", "sync_ns_max", "syncs", "seals",
+            "seal_ns", "roll_ns", "segments_created", "segments_rolled", "segments_current",
+            "compressed_records", "compression_ratio_x100", "compression_skipped", "file_bytes",
+            "last_segment", "last_index_update_ns", "directory_frames", "records_read",
+            "readers_total", "maps", "mapped_bytes", "writer_pid", "next_issued",
+        ):  # fmt: skip
+            assert told_of[name] > 0, name
+        assert told_of["total_records"] == told_of["records_read"] == 30 * 61
+        assert told_of["readers_active"] == 0

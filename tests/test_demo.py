@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 import esker
 from esker.cli.demo_check import Verdict, check
 from esker.cli.demo_producer import AckList, authentic, maker, payload
-from tests.test_cli import command
+from tests.helpers import PATIENCE, wait_until
+from tests.test_cli import command, start
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,21 @@ def test_the_demo_fails_when_an_acknowledged_record_is_removed(
     lost = int(re.search(rb"acknowledged lost: (\d+)", done.stdout)[1])
     assert lost > 0
     assert b"broken promise" in done.stderr
+
+
+@pytest.mark.crash
+def test_ctrl_c_ends_the_demo_and_its_producer(tmp_path: Path) -> None:
+    demo = start("demo", "--dir", tmp_path / "demo")
+    try:
+        wait_until(lambda: list(tmp_path.rglob("*.acks")), "the first ack list")
+        (producer,) = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+        demo.send_signal(signal.SIGINT)
+        _, error = demo.communicate(timeout=PATIENCE)
+    finally:
+        demo.kill()
+        demo.wait()
+    assert (demo.returncode, error) == (130, b"")
+    assert not Path(f"/proc/{producer}").exists()
 
 
 # --- the checker, on a small scale ----------------------------------------------------------------

@@ -216,6 +216,27 @@ def test_a_reader_outlives_its_writer_and_sees_the_next_one(tmp_path: Path) -> N
             following.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("content", [b"", bytes(100), bytes(128)], ids=["empty", "100", "128"])
+def test_a_log_that_is_only_being_made_does_not_disturb_readers(
+    tmp_path: Path, content: bytes
+) -> None:
+    with child(WRITER, tmp_path / "data") as writer:
+        assert writer.line() == "writing"
+        (log,) = tmp_path.rglob("*.log")
+        made = log.with_name("00000002-00000000000000000001.log")
+        made.write_bytes(content)  # as a roll leaves it for a moment
+        with esker.open(tmp_path / "data", mode="r") as beside:
+            assert values(beside["t"]) == [b"first"]
+        writer.kill()
+        before = snapshot(tmp_path)
+        with esker.open(tmp_path / "data", mode="r") as after:
+            assert values(after["t"]) == [b"first"]
+        assert snapshot(tmp_path) == before
+    with esker.open(tmp_path / "data") as store:
+        assert "unfinished_roll" in store.recovery.labels
+        assert values(store["t"]) == [b"first"]
+
+
 ROLLING = """
     import sys
     import esker

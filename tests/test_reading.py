@@ -323,6 +323,16 @@ def test_following_ends_when_nothing_comes(store: esker.Store) -> None:
     assert [len(batch) for batch in store["t"].follow_batches(0, timeout=0.01)] == [1]
 
 
+def test_those_who_gave_up_waiting_are_forgotten(store: esker.Store) -> None:
+    topics = [store.create("one"), store.create("four", shards=4)]
+    for topic in topics:
+        for _ in range(topic.shards):
+            topic.append_many([b"x"])
+        for _ in range(20):
+            assert list(topic.follow("latest", timeout=0.001)) == []
+    assert [shard.waiters for shard in store._context.shards] == [[]] * 5
+
+
 def test_following_several_shards_sees_all_of_them(store: esker.Store) -> None:
     topic = store.create("t", shards=4)
     topic.append(b"first", key=b"a", wait=True)

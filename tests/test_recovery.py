@@ -581,6 +581,39 @@ def test_a_reader_of_a_store_that_nobody_closed_changes_nothing_and_says_so() ->
     assert disk.contents() == before
 
 
+@covers("unrecovered")
+def test_a_journal_stays_while_another_process_holds_a_shard_that_it_speaks_of() -> None:
+    """That process may be about to recover the shard, and wait for us to finish."""
+    disk, store = journaled(2)
+    disk = die(disk, store)
+    lock = disk.lock(f"{SHARD}/lock", "elsewhere")
+    store = opened(disk)
+    assert the(store, "unrecovered").path == JOURNAL
+    assert JOURNAL in disk.contents()
+    assert values(store, "j1") == [b"j1 0", b"j1 1"]
+    assert not isinstance(lock, tuple)
+    lock.release()
+    assert store["j0"].append(b"j0 2", wait=True) == 2
+    assert values(store, "j0") == [b"j0 0", b"j0 1", b"j0 2"]
+    assert JOURNAL not in disk.contents()
+    goes_on(disk, store, *MANY)
+
+
+@covers("corrupt_journal")
+def test_entries_of_a_topic_that_nobody_knows_are_kept() -> None:
+    disk, store = journaled()
+    disk = die(disk, store).crash(LOST)
+    for path in list(disk.contents()):
+        if "/catalog-" in path:
+            disk.unlink(path)
+    store = opened(disk)
+    found = [item for item in store.recovery.findings if item.label == "corrupt_journal"]
+    assert len(found) == 6
+    assert found[0].path == JOURNAL
+    assert any("/quarantine/journal-" in path for path in disk.contents())
+    store.close()
+
+
 # ---- rules that are no label -----------------------------------------------------------------
 
 

@@ -242,15 +242,18 @@ class AsyncTopic:
     async def append_arrow(self, data: Any, wait: bool | float = False) -> Span | Spans:
         return await self._store._run(lambda: self._topic.append_arrow(data, wait))
 
-    def batch(self) -> AsyncBatch:
+    def batch(self, wait: bool | float = False) -> AsyncBatch:
         """`async with topic.batch() as b: b.append(...)`: one atomic batch."""
-        return AsyncBatch(self)
+        return AsyncBatch(self, wait)
 
     async def flush(self) -> None:
         await self._store._run(self._topic.flush)
 
     async def sync(self) -> None:
         await self._store._run(self._topic.sync)
+
+    async def wait_durable(self, offset: int, shard: int = 0) -> None:
+        await self._store._run(lambda: self._topic.wait_durable(offset, shard))
 
     def batches(
         self, start: Any = "earliest", stop: Any = None, **how: Any
@@ -307,8 +310,12 @@ class AsyncTopic:
         waiter = _Waiter(loop, woken)
         limit = 3600.0 if deadline is None else max(0.0, deadline - loop.time())
         if steps.watch(waiter):
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(woken.wait(), limit)
+            except TimeoutError:
+                pass
+            finally:
+                steps.unwatch(waiter)
         else:
             await asyncio.sleep(min(limit, 0.002))
 
@@ -354,9 +361,9 @@ class _Waiter:
 class AsyncBatch:
     """Collects records for one atomic batch; written when the block ends."""
 
-    def __init__(self, topic: AsyncTopic) -> None:
+    def __init__(self, topic: AsyncTopic, wait: bool | float = False) -> None:
         self._topic = topic
-        self._batch = topic._topic.batch()
+        self._batch = topic._topic.batch(wait)
         self.span: Span | Spans | None = None
 
     def append(self, value: bytes | str, *args: Any, **fields: Any) -> None:

@@ -202,12 +202,13 @@ class Explorer:
         if not self._is_new(disk, ledger, death):
             return
         self.states += 1
-        if self.nested and self.states % self.nested == 0:
+        if self.nested and (self.states - self.double) % self.nested == 0:
             self._die_again(disk.kill(), ledger, death)
         self._judge(disk, ledger, death)
 
     def _is_new(self, disk: SimulatedDisk, ledger: Ledger, death: Death) -> bool:
         digest = hashlib.blake2b(f"{death} {ledger.version}".encode(), digest_size=16)
+        digest.update(" ".join(sorted(disk.folders())).encode())
         for path, content in sorted(disk.contents().items()):
             if not path.endswith(("lock", "counters")):
                 digest.update(path.encode())
@@ -261,6 +262,8 @@ class Explorer:
             driver.abandon()
             return
         driver.ledger.settle(store)
+        if not any(page.created for page in driver.ledger.pages.values()):
+            driver.create("first", "fsync")
         for page in list(driver.ledger.pages.values()):
             if page.created:
                 reached = page.reached

@@ -296,6 +296,19 @@ def survives_power_cut(driver: Driver) -> None:
     survives(driver)
 
 
+def test_a_write_that_was_undone_does_not_make_the_name_of_its_log_durable() -> None:
+    driver = prepared()
+    driver.run([("create", "n", "fsync"), ("many", "n")])
+    driver.disk.fail(Fault(errno.ENOSPC, calls=frozenset({"write"}), inside=".log"))
+    attempt(driver, [("many", "n")])
+    driver.disk.heal()
+    driver.run([("sync", "n")])
+    after = Driver(driver.disk.crash(LOST), driver.ledger)
+    after.ledger.check(after.open(), "power")
+    after.abandon()
+    driver.close()
+
+
 def test_a_record_that_was_refused_is_not_there_after_a_restart_either() -> None:
     driver = prepared()
     driver.disk.fail(Fault(errno.EIO, calls=frozenset({"write"}), inside=".log"))

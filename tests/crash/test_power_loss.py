@@ -18,7 +18,7 @@ import pytest
 import esker
 from esker.format import frame
 from esker.storage import log, segment
-from esker.testing import KEPT, LOST, Crash, ManualClock, SimulatedDisk
+from esker.testing import KEPT, LOST, Call, Crash, ManualClock, SimulatedDisk
 from tests.crash.driver import OPTIONS, ROOT, Driver, Explorer, Step, mixed
 from tests.crash.ledger import Ledger, read
 
@@ -98,6 +98,12 @@ def test_a_death_in_any_mix_breaks_no_promise(seed: int) -> None:
     assert explorer.states >= 150
 
 
+def test_a_death_while_a_store_is_made_leaves_one_that_can_be_used_or_none() -> None:
+    explorer = Explorer(seeds=25)
+    explorer.explore([("create", "f", "fsync"), ("create", "d", "disk")], seed=12)
+    assert explorer.states >= 40
+
+
 def test_many_deaths_of_one_store_break_no_promise() -> None:
     explorer = Explorer(seeds=0)
     for seed in range(100):
@@ -162,6 +168,38 @@ def test_offsets_set_aside_before_a_kill_are_not_forgotten_by_the_power_cut_afte
     third.wait("d")
     assert third.ledger.pages["d"].written[-1][0] >= third.ledger.pages["d"].reached - 1
     third.close()
+
+
+def test_what_a_recovery_gives_up_does_not_outlive_what_it_was_given_up_for() -> None:
+    """A kill leaves a sealed segment whose name is not synced; recovery deletes the log of it."""
+    disk, ledger = SimulatedDisk(seed=8), Ledger()
+    driver = Driver(disk, ledger)
+    driver.open()
+    driver.run([("create", "f", "fsync"), *[("wait", "f", 900)] * 5])
+
+    def watch(call: Call, when: str) -> None:
+        if call.name == "rename" and when == "after":
+            disk.stop_at(0, "after")
+
+    disk.watch = watch
+    with pytest.raises(Crash):
+        driver.tick()
+    driver.abandon()
+    recovering = disk.kill()
+    looked: list[int] = []
+
+    def watch_again(call: Call, when: str) -> None:
+        for seed in range(30) if call.name == "unlink" and when == "after" else ():
+            after = Driver(recovering.crash(seed), ledger)
+            ledger.check(after.open(), "power")
+            after.abandon()
+            looked.append(seed)
+
+    recovering.watch = watch_again
+    driver = Driver(recovering, ledger)
+    assert "unfinished_seal" in driver.open().recovery.labels
+    driver.abandon()
+    assert looked
 
 
 def test_two_power_cuts_with_nothing_written_between_make_one_gap() -> None:

@@ -61,7 +61,7 @@ def info(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_json({"path": store.path, "topics": topics, "recovery": findings})
             return 0
-        print(f"{store.path}: {len(topics)} topic{'' if len(topics) == 1 else 's'}")
+        print(f"{store.path}: {_counted(len(topics), 'topic')}")
         for topic in topics:
             _print_topic(topic)
         print(f"recovery: {store.recovery}")
@@ -107,17 +107,23 @@ def _on_disk(root: str, topic: int, shard: int) -> tuple[int, int]:
 
 def _print_topic(topic: dict[str, Any]) -> None:
     shards = topic["shards"]
-    offsets = sum(shard["end"] - shard["earliest"] for shard in shards)
+    offsets = _counted(sum(shard["end"] - shard["earliest"] for shard in shards), "offset")
     size = size_text(sum(shard["bytes"] for shard in shards))
     packed = "" if topic["compression"] == "none" else f", {topic['compression']}"
-    print(f"  {topic['name']}: {topic['durability']}{packed}, {offsets:,} offsets, {size}")
+    print(f"  {topic['name']}: {topic['durability']}{packed}, {offsets}, {size}")
     for shard in shards:
-        late = shard["end"] - shard["durable"]
+        first, end = shard["earliest"], shard["end"]
+        late = end - shard["durable"]
+        span = f"offsets {first}..{end - 1}" if end > first else "empty"
+        segments = _counted(shard["segments"], "segment")
         print(
-            f"    shard {shard['shard']}: offsets {shard['earliest']}..{shard['end'] - 1}"
-            f", {shard['segments']} segments, {size_text(shard['bytes'])}"
+            f"    shard {shard['shard']}: {span}, {segments}, {size_text(shard['bytes'])}"
             + (f", {late} not yet durable" if late else "")
         )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 # ---- append ----------------------------------------------------------------------------------
@@ -148,7 +154,7 @@ def append(arguments: argparse.Namespace) -> int:
     where = "; ".join(
         f"shard {part['shard']}: {part['first']}..{part['last']}" for part in parts
     ) or "nothing"  # fmt: skip
-    print(f"{arguments.topic}: {count} record{'' if count == 1 else 's'} appended ({where})")
+    print(f"{arguments.topic}: {_counted(count, 'record')} appended ({where})")
     return 0
 
 

@@ -104,6 +104,8 @@ class Background:
             dirty = list(self._dirty)
             self._dirty.difference_update(dirty)
             self._context.committer.make_durable(dirty)
+            for shard in dirty:
+                shard.tell()
         return self._until_next()
 
     def _roll_aged(self) -> float:
@@ -144,7 +146,8 @@ class Background:
             except EskerError as problem:
                 shard.trouble = problem  # raised by the next append or sync
                 return
-        self.sync_soon(shard)
+        if shard.synced_later:
+            self.sync_soon(shard)
 
     def seal_step(self) -> bool:
         """Seal one rolled log. False when there is none."""

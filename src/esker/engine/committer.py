@@ -27,6 +27,7 @@ from esker.errors import CommitTimeout, EskerError
 from esker.format import names
 from esker.format.checksum import checksum
 from esker.format.columns import Extra
+from esker.format.counters import WORD
 from esker.options import JOURNAL_DIRTY_SHARDS, JOURNAL_ENTRY_BYTES_MAX
 from esker.storage.files import join
 from esker.storage.journal import Journal, Redo
@@ -207,7 +208,7 @@ class Committer:
             bodies = encode(values, extras, self._context.clock.now_us())
             with shard.lock:
                 if shard.buffer is not CLOSED:
-                    shard._flush()
+                    shard._flush(bodies[0].max_timestamp)
                 first = shard._write(bodies)
         except BaseException as problem:
             for ticket in group:
@@ -234,7 +235,6 @@ class Committer:
                     continue
                 work += [(shard, log, end) for log, end in shard.unsynced()]
                 upto.append((shard, shard.next))
-        freed = sum(end - log.synced for shard, log, end in work if shard.synced_later)
         if len(work) > JOURNAL_DIRTY_SHARDS:
             self._through_journal(work, problems)
         else:
@@ -242,7 +242,6 @@ class Committer:
         for shard, next_offset in upto:
             if id(shard) not in problems:
                 shard.became_durable(next_offset)
-        self._context.gauge.add(-freed)
         return problems
 
     def _directly(
@@ -266,6 +265,8 @@ class Committer:
         took = int((self._context.clock.monotonic() - started) * 1e9)
         shard.counters.add("syncs")
         shard.counters.set("sync_ns_last", took)
+        if took > shard.counters.words[WORD["sync_ns_max"]]:
+            shard.counters.set("sync_ns_max", took)
         shard.counters.add("sync_ns_sum", took)
 
     def _through_journal(
@@ -311,6 +312,7 @@ class Committer:
             return
         try:
             self.syncs += 1
+            started = self._context.clock.monotonic()
             journal.sync()
         except Exception as problem:
             for shard, _, _ in lot:
@@ -318,6 +320,8 @@ class Committer:
                 problems[id(shard)] = shard._poisoned()
             return
         for shard, log, end in lot:
+            self._count_sync(shard, started)
+            shard.freed(end - log.synced)
             log.synced = max(log.synced, end)
             self._journaled[id(log)] = (shard, log)
 
@@ -327,6 +331,7 @@ class Committer:
         What a poisoned shard has in a journal may be nowhere else, and no sync can tell any more:
         then the journals stay for the next recovery, and new ones are begun.
         """
+        started = self._context.clock.monotonic()
         for key, (shard, log) in list(self._journaled.items()):
             if shard.poison is not None:
                 continue
@@ -340,6 +345,9 @@ class Committer:
             del self._journaled[key]
             if shard.counters is not None:
                 shard.counters.add("checkpoints")
+                shard.counters.set("last_checkpoint_ns", self._context.clock.now_us() * 1000)
+                took = self._context.clock.monotonic() - started
+                shard.counters.add("checkpoint_ns", int(took * 1e9))
         for journal in self._journals:
             if self._journaled:
                 journal.set_aside()

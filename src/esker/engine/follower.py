@@ -94,7 +94,7 @@ class Follower:
         last = self.segments[-1] if self.segments else None
         same = isinstance(last, LogSegment) and last.number == published.segment
         if not same or self._listing != published.generation:
-            self._list()
+            self._list(published.segment)
             self._listing = published.generation
         for index, segment in enumerate(self.segments):
             if not isinstance(segment, LogSegment):
@@ -116,16 +116,33 @@ class Follower:
             if header.first_row + header.count <= rows:
                 log.extend(position + header.size)
 
-    def _list(self) -> None:
+    def _list(self, published: int | None) -> None:
+        """Take the segments that are there; beside a writer, no log that it is still making."""
         found = list_segments(self.context.files, self.folder)
         sealed = {name.segment for name in found if name.sealed}
         known: dict[names.SegmentName, Segment] = {}
         for name in found:
             if not name.sealed and name.segment in sealed:
                 continue
+            if not name.sealed and published is not None and name.segment > published:
+                continue
+            if name == found[-1] and published is None and self._unfinished(name):
+                continue
             known[name] = self._known.get(name) or self._open(name)
         self._known = known
         self.segments = tuple(known[name] for name in sorted(known))
+
+    def _unfinished(self, name: names.SegmentName) -> bool:
+        """A log whose writer died before its header was there; a recovery would remove it."""
+        if name.sealed:
+            return False
+        file = self.context.files.open(
+            join(self.folder, names.segment(*name[:2], sealed=False)), "r"
+        )
+        try:
+            return not any(file.read(0, HEADER_SIZE))
+        finally:
+            file.close()
 
     def _open(self, name: names.SegmentName) -> Segment:
         path = join(self.folder, names.segment(*name[:2], sealed=name.sealed))
@@ -153,7 +170,7 @@ class Follower:
         if fingerprint == self._seen:
             return
         self._known = {}
-        self._list()
+        self._list(None)
         state = StateFile(files, self.folder).load()
         kept: list[Segment] = []
         for segment in self.segments:

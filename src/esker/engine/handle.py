@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from esker.engine import intake
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.follower import Follower
-from esker.engine.reader import View, earliest_of
+from esker.engine.reader import View, count_records, earliest_of
 from esker.engine.shard import Shard
 from esker.errors import InvalidOption, InvalidRecord, TopicNotFound, nearest
 from esker.format.catalog import TopicEntry
@@ -102,7 +102,10 @@ class Handle:
     def _view(self, number: int) -> View:
         """The freshest view of a shard: our own writer's, or what another process published."""
         shard = self._shards[number]
-        if shard.writing or shard.durability == "ephemeral":
+        if shard.writing:
+            return shard
+        if shard.durability == "ephemeral":
+            shard.look()
             return shard
         follower = self._followers[number]
         follower.refresh()
@@ -141,10 +144,13 @@ class Handle:
 
     def __len__(self) -> int:
         """How many records readers see, over all shards."""
-        return sum(view.visible - earliest_of(view) for view in self._views(None))
+        return sum(
+            count_records(view, earliest_of(view), view.visible) for view in self._views(None)
+        )
 
     def counters(self, shard: int = 0) -> dict[str, int]:
         """Every counter of a shard's page, also while another process writes it."""
         self._views(shard)
+        self._shards[shard].tell()
         page = self._shards[shard].counters or self._followers[shard]._page()
         return page.as_dict() if page is not None else {}

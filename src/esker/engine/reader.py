@@ -75,7 +75,7 @@ def resolve(view: View, position: Position) -> int:
         case "offset":
             return position.number
         case "back":
-            return max(earliest_of(view), view.visible - position.number)
+            return find_back(view, position.number)
         case "time":
             return find_time(view, position.number)
         case kind if kind == LATEST:
@@ -83,6 +83,19 @@ def resolve(view: View, position: Position) -> int:
         case kind if kind == EARLIEST:
             return earliest_of(view)
     raise AssertionError(position)
+
+
+def find_back(view: View, records: int) -> int:
+    """The offset that so many records, gaps not counted, before the end."""
+    offset = view.visible
+    for segment in reversed(view.segments):
+        if records <= 0:
+            break
+        held = max(0, min(segment.rows, view.visible - segment.base))
+        if held:
+            offset = segment.base + max(0, held - records)
+            records -= held
+    return max(offset, earliest_of(view))
 
 
 def find_time(view: View, timestamp: int) -> int:

@@ -24,13 +24,15 @@ from esker.engine.reader import (
     count_records,
     earliest_of,
     end_of,
+    find_back,
     read_batches,
     read_one,
     resolve,
 )
+from esker.engine.shard import Shard
 from esker.engine.slices import Slice
 from esker.engine.tail import Tail
-from esker.errors import InvalidOption, OffsetOutOfRange
+from esker.errors import Corruption, InvalidOption, OffsetOutOfRange
 from esker.records import Gap, Record
 
 
@@ -80,10 +82,11 @@ class Reading(Handle):
         self, ranges: list[Range], max_bytes: int, max_records: int, gaps: Gaps
     ) -> Iterator[Any]:
         for number, first, end in ranges:
-            yield from read_batches(
-                self._view(number), first, end,
-                max_bytes=max_bytes, max_records=max_records, gaps=gaps,
-            )  # fmt: skip
+            view = self._view(number)
+            found = read_batches(
+                view, first, end, max_bytes=max_bytes, max_records=max_records, gaps=gaps
+            )
+            yield from _counted(view, found) if isinstance(view, Shard) else found
 
     def read(
         self,
@@ -207,8 +210,9 @@ class Reading(Handle):
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise InvalidOption(f"an offset is a whole number, not {offset!r}")
         view = self._known_view(shard, offset)
-        place = offset if offset >= 0 else view.visible + offset
-        if not earliest_of(view) <= place < view.visible:
+        place = offset if offset >= 0 else find_back(view, -offset)
+        known = earliest_of(view) <= place < view.visible
+        if not known or (offset < 0 and count_records(view, place, view.visible) < -offset):
             raise OffsetOutOfRange(
                 f"topic {self.name!r} shard {shard} has offsets {earliest_of(view)}.."
                 f"{view.visible - 1}, not {offset}"
@@ -220,6 +224,21 @@ class Reading(Handle):
             if isinstance(batch, Batch):
                 return batch.records()[0]
         raise OffsetOutOfRange(f"offset {offset} is not there yet")
+
+
+def _counted(shard: Shard, batches: Iterator[Any]) -> Iterator[Any]:
+    """The same batches, and the shard's counters know of them."""
+    shard.count_reader(1)
+    try:
+        for batch in batches:
+            if isinstance(batch, Batch):
+                shard.count_read(len(batch))
+            yield batch
+    except Corruption:
+        shard.count_damage()
+        raise
+    finally:
+        shard.count_reader(-1)
 
 
 def _records(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:

@@ -40,7 +40,8 @@ def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) ->
     ]
 
     def complete(current: Catalog) -> Catalog:
-        merged = (*current.topics, *found)
+        there = {entry.id for entry in current.topics}  # another process may have been faster
+        merged = (*current.topics, *(entry for entry in found if entry.id not in there))
         return Catalog(max([current.next_id - 1, *used]) + 1, merged)
 
     if context.read_only:

@@ -98,22 +98,31 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
     dead, replays = gather(context, report)
     wanted = {(entry.id, number) for entry, number in _unclean(context, catalog)} | set(replays)
     needed: set[str] = set()
+    done: set[tuple[int, int]] = set()
+    held: set[tuple[int, int]] = set()
     for entry in catalog.catalog.topics:
         for number in range(entry.options.shards):
             if (entry.id, number) not in wanted:
                 continue
             folder = shard_folder(context.root, entry.id, number)
             lock = files.lock(join(folder, names.LOCK), context.note)
-            if isinstance(lock, Holder):
-                continue  # its writer recovered it, under the lock we hold now, before it went on
+            if isinstance(lock, Holder):  # its writer recovers it, or has, before it goes on
+                held.add((entry.id, number))
+                continue
             try:
                 mine = replays.get((entry.id, number), [])
                 needed |= recover_shard(context, entry, number, mine, report)
                 report.shards += 1
+                done.add((entry.id, number))
             finally:
                 lock.release()
     for item in dead:
-        dismiss(context, item, item.path in needed, report)
+        owners = {(line.topic, line.shard) for line, _ in item.entries}
+        if owners & held:
+            reason = "it speaks of a shard that another process holds"
+            report.findings.append(Finding("unrecovered", item.path, reason))
+            continue
+        dismiss(context, item, report, needed=item.path in needed, orphans=owners - done)
 
 
 # ---- one shard -------------------------------------------------------------------------------
@@ -154,7 +163,8 @@ def recover_shard(
         say("damaged_state", join(folder, names.STATE), page.damage)
     counters = _counters(files, folder, say)
     if entry.options.durability == "ephemeral":
-        following = max(state.ceiling, state.end_offset) if state is not None else STATE_LOST_JUMP
+        following = max(state.ceiling, state.end_offset) if state is not None else 0
+        following += STATE_LOST_JUMP if page.damage else 0
         _store(page, context, entry, number, state, None, following)
         return set()
 

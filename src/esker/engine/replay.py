@@ -126,10 +126,16 @@ def _belongs(
     return isinstance(head, frame.Header)
 
 
-def dismiss(context: Context, dead: journal.DeadJournal, needed: bool, report: Recovery) -> None:
+def dismiss(
+    context: Context, dead: journal.DeadJournal, report: Recovery, *, needed: bool,
+    orphans: set[tuple[int, int]],
+) -> None:  # fmt: skip
     """All that a journal can tell is in the segments, durably: it is not needed any more."""
     unread = dead.torn is not None and dead.torn[0] == 0
-    if dead.corrupt or (unread and _holds_anything(context.files, dead.path)):
+    for topic, shard in sorted(orphans):
+        reason = f"entries of topic {topic} shard {shard}, which the catalog does not know"
+        report.findings.append(Finding("corrupt_journal", dead.path, reason))
+    if dead.corrupt or orphans or (unread and _holds_anything(context.files, dead.path)):
         quarantine(context, dead.path, "journal")
         return
     if not needed and not unread:

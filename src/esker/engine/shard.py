@@ -55,7 +55,9 @@ _W = WORD
 _TOTAL_RECORDS, _TOTAL_BYTES = _W["total_records"], _W["total_bytes"]
 _TOTAL_WRITES = _W["total_writes"]
 _BATCH, _BATCHES, _LAST_WRITE = _W["last_batch_records"], _W["total_batches"], _W["last_write_ns"]
-_POSITION, _LAST, _ISSUED = _W["write_position"], _W["last_offset"], _W["next_issued"]
+_POSITION, _LAST = _W["write_position"], _W["last_offset"]
+_NS_SUM, _NS_COUNT = _W["write_ns_sum"], _W["write_ns_count"]
+_NS_MIN, _NS_MAX = _W["write_ns_min"], _W["write_ns_max"]
 
 
 class Shard:
@@ -78,6 +80,7 @@ class Shard:
             self.files.make_dir(self.folder)
             self.maps = Maps(self.files, context.options.mapped_bytes)
         self.writing = False
+        self._looked = False
         self.buffer = CLOSED
         self.sealed: list[SealedSegment] = []
         self.rolled: list[LogSegment] = []
@@ -92,6 +95,7 @@ class Shard:
         self._sealing = (
             threading.Lock()
         )  # held by who seals; taken before `lock`, or not waited for
+        self._syncing = threading.Lock()  # held by who syncs; never while waiting for `lock`
         self._state_lock = threading.Lock()  # guards _state, ceiling and the four below
         self._reserve_at = 0  # when `next` passes this, think of the ceiling
         self._reserved_when = -100.0
@@ -134,6 +138,8 @@ class Shard:
             assert self.counters is not None
             words = self.counters.words
             words[WORD["writer_pid"]] = context.files.pid()
+            words[WORD["boot_high"]] = int.from_bytes(context.boot[:8], "big")
+            words[WORD["boot_low"]] = int.from_bytes(context.boot[8:], "big")
             self._publish_segments()
             self._publish()
         except BaseException:
@@ -160,6 +166,17 @@ class Shard:
         if self._writer_lock is not None:
             self._writer_lock.release()
             self._writer_lock = None
+
+    def look(self) -> None:
+        """Class ephemeral, not yet written by this handle: where the last one left off."""
+        with self.lock:
+            state = None if self.writing or self._looked else self._state.load()
+            self._looked = True
+            if state is not None:
+                self.next = (
+                    state.end_offset if state.clean else max(state.ceiling, state.end_offset)
+                )
+                self.visible = self.durable = self.earliest = self.next
 
     def let_go(self) -> None:
         """In a forked child: close our copy of the kernel lock; the parent keeps it."""
@@ -209,18 +226,23 @@ class Shard:
         if self.next + count > self._reserve_at:
             self._reserve(count)
         log = self._room_for(size)
+        before = log.end
         if self.durability == "fsync":
             log.allocate_ahead(size, self.entry.options.segment_bytes)
+        started = self.context.clock.monotonic()
         try:
             log.append(bodies, self._compress)
         except BaseException as problem:
             self._undo(log, problem)
             raise
+        self._count_time(self.context.clock.monotonic() - started)
         first = self.next
         self.next = first + count
         self._count(log, count, size, bodies[-1].max_timestamp)
+        if self._compress.codec:
+            self._count_compression(bodies, log.end - before - frame.HEADER_SIZE * len(bodies))
         if self.synced_later:
-            self.context.gauge.add(size)
+            self.context.gauge.add(log.end - before)
         if self.durability != "fsync":
             self._publish()
         return first
@@ -237,11 +259,74 @@ class Shard:
         words[_LAST] = self.next - 1
         words[_LAST_WRITE] = now_us * 1000 & MASK64
 
+    def _count_time(self, seconds: float) -> None:
+        assert self.counters is not None
+        words, took = self.counters.words, int(seconds * 1e9)
+        words[_NS_SUM] += took
+        words[_NS_COUNT] += 1
+        if took > words[_NS_MAX]:
+            words[_NS_MAX] = took
+        if took < words[_NS_MIN] or words[_NS_COUNT] == 1:
+            words[_NS_MIN] = took
+
+    def _count_compression(self, bodies: Sequence[Body], stored: int) -> None:
+        """Line 2 of the page: what compression was tried on, and what it brought."""
+        if self.counters is None or not self._compress.codec:
+            return
+        raw = sum(body.size for body in bodies)
+        if stored < raw:
+            self.counters.add("compressed_bytes", stored)
+            self.counters.add("compressed_records", sum(body.count for body in bodies))
+            self.counters.set("compression_ratio_x100", raw * 100 // max(stored, 1))
+        else:
+            self.counters.add("compression_skipped", sum(body.count for body in bodies))
+
+    def tell(self) -> None:
+        """Bring the counters up to date that are kept elsewhere. Cheap; now and then."""
+        counters, log, maps = self.counters, self.active, self.maps
+        if counters is None:
+            return
+        buffer = self.buffer
+        counters.set("next_issued", self.next if buffer is CLOSED else buffer.base + len(buffer))
+        counters.set("oldest_offset", self.segments[0].base if self.segments else self.next)
+        if log is not None:
+            counters.set("file_bytes", log.end)
+            counters.set("last_segment", log.number)
+            counters.set("directory_frames", log.frames)
+            counters.set("directory_bytes", 24 * len(log.directory.positions))
+        counters.set("maps", maps.made)
+        counters.set("unmaps", maps.dropped)
+        counters.set("map_evictions", maps.dropped)
+        counters.set("mapped_bytes", maps.bytes)
+        counters.set("mapped_files", maps.made - maps.dropped)
+        counters.set("reader_cache_hits", maps.hits)
+
+    def count_read(self, records: int) -> None:
+        """A reader of this process took so many records."""
+        if self.counters is not None:
+            self.counters.add("records_read", records)
+
+    def count_reader(self, change: int) -> None:
+        """A reader of this process came (1) or went (-1)."""
+        if self.counters is not None:
+            self.counters.add("readers_active", change)
+            if change > 0:
+                self.counters.add("readers_total")
+
+    def count_damage(self) -> None:
+        """A reader of this process met damage."""
+        if self.counters is not None:
+            for name in ("errors", "corruptions", "read_errors"):
+                self.counters.add(name)
+            self.counters.set("last_error_ns", self.context.clock.now_us() * 1000)
+
     def _undo(self, log: LogSegment, problem: BaseException) -> None:
         """Leave no trace of a failed write, or refuse to go on."""
         if self.counters is not None:
             self.counters.add("failed_writes")
             self.counters.add("errors")
+            if log.file.size() > log.end:
+                self.counters.add("partial_writes")
             self.counters.set("last_error_ns", self.context.clock.now_us() * 1000)
         try:
             log.undo()
@@ -274,11 +359,19 @@ class Shard:
         assert old is not None
         if len(self.rolled) >= ROLLED_MAX:
             self._seal_one()
-        log = self._create_log()
-        self.rolled.append(old)
-        self._publish_segments()
+        started = self.context.clock.monotonic()
+        self.rolled.append(old)  # before the new one is shown: readers never see neither
+        try:
+            log = self._create_log()
+        except BaseException:
+            self.rolled.remove(old)
+            if self.counters is not None:
+                self.counters.add("failed_rolls")
+            raise
         if self.counters is not None:
             self.counters.add("segments_rolled")
+            took = self.context.clock.monotonic() - started
+            self.counters.add("roll_ns", int(took * 1e9))
         self.context.background.seal_soon(self)
         return log
 
@@ -395,15 +488,18 @@ class Shard:
         buffer.bytes = sum(map(len, values))
         self.context.background.linger(self, buffer)
 
-    def _flush(self) -> bool:
-        """Write what is buffered. Nothing is lost when this raises. True if there was something."""
+    def _flush(self, now_us: int | None = None) -> bool:
+        """Write what is buffered. Nothing is lost when this raises. True if there was something.
+
+        Whoever writes a batch behind it passes the batch's time, so that times do not fall.
+        """
         if self.buffer is CLOSED:
             return False
         values, extras = self._drain()
         if not values:
             return False
         try:
-            now = self.context.clock.now_us()
+            now = self.context.clock.now_us() if now_us is None else now_us
             self._write(encode(values, extras, now))
         except BaseException as problem:
             self._put_back(values, extras)
@@ -421,12 +517,27 @@ class Shard:
         return [(log, log.end) for log in logs if log.synced < log.end]
 
     def sync_directly(self, log: LogSegment, end: int) -> None:
-        """fdatasync one log, and its name if it is new. Takes no lock; called by one at a time."""
-        log.sync(end)
-        number = log.header.segment
-        if number in self._unnamed:
-            self.files.sync_dir(self.folder)
-            self._unnamed.discard(number)
+        """fdatasync one log, and its name if it is new.
+
+        One at a time: the kernel reports a failed write-back once, to one sync. A second one,
+        running beside it, would return 0 and acknowledge what is lost.
+        """
+        with self._syncing:
+            if self.poison is not None:
+                raise self._poisoned()
+            before = log.synced
+            if log.in_file < end:
+                log.sync(end)
+            number = log.header.segment
+            if number in self._unnamed:
+                self.files.sync_dir(self.folder)
+                self._unnamed.discard(number)
+            self.freed(log.synced - before)
+
+    def freed(self, size: int) -> None:
+        """So many bytes wait no longer for the disk."""
+        if size > 0 and self.synced_later:
+            self.context.gauge.add(-size)
 
     def redo(self, log: LogSegment, end: int) -> Redo:
         """What the journal needs to make these bytes durable."""
@@ -436,7 +547,7 @@ class Shard:
     def became_durable(self, next_offset: int) -> None:
         """All up to next_offset is durable: say so, and let readers of class fsync see it."""
         with self.lock:
-            if next_offset > self.durable:
+            if next_offset > self.durable and self.poison is None:
                 self.durable = next_offset
                 self._publish()
 
@@ -465,6 +576,12 @@ class Shard:
         with self._waiters_lock:
             self.waiters.append(waiter)
 
+    def drop_waiter(self, waiter: Any) -> None:
+        """Forget a waiter, if it is still there."""
+        with self._waiters_lock:
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
+
     def _publish_segments(self) -> None:
         logs: list[Segment] = [*self.rolled]
         if self.active is not None and self.active not in self.rolled:
@@ -473,6 +590,8 @@ class Shard:
         if self.counters is not None:
             self.counters.add("segments_generation")
             self.counters.set("segments_current", len(self.segments))
+            self.counters.set("last_index_update_ns", self.context.clock.now_us() * 1000)
+            self.tell()
 
     def poisoned_by(self, problem: BaseException) -> None:
         """A sync failed. Nothing that was not durable may be acknowledged any more."""
@@ -499,13 +618,23 @@ class Shard:
             return  # the sealer is at it already
         log = self.rolled[0]
         try:
-            self._sealed(log, log.seal(self.files, self._compress))
+            self._sealed(log, self._seal(log))
         except EskerError as problem:
             if log.sync_failed:
                 self._poison(problem)
             raise
         finally:
             self._sealing.release()
+
+    def _seal(self, log: LogSegment) -> SealedSegment:
+        started = self.context.clock.monotonic()
+        self.sync_directly(log, log.end)
+        made = log.seal(self.files, self._compress)
+        if self.counters is not None:
+            took = self.context.clock.monotonic() - started
+            self.counters.add("seal_ns", int(took * 1e9))
+            self.counters.add("segments_bytes", made.size - log.end)
+        return made
 
     def seal_next(self) -> bool:
         """Seal the oldest rolled log without holding the lock while writing. False if none."""
@@ -515,7 +644,7 @@ class Shard:
                     return False
                 log = self.rolled[0]
             try:
-                made = log.seal(self.files, self._compress)
+                made = self._seal(log)
             except EskerError as problem:
                 if log.sync_failed:
                     self.poisoned_by(problem)
@@ -560,7 +689,7 @@ class Shard:
             return
         for rolled in list(self.rolled):
             if not rolled.damaged:
-                self._sealed(rolled, rolled.seal(self.files, self._compress))
+                self._sealed(rolled, self._seal(rolled))
         log = self.active
         if log is not None and log.frames > FRAMES_PER_CLEAN_LOG and not log.damaged:
             self._unnamed.discard(log.header.segment)

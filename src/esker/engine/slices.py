@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from esker.engine.batch import SCHEMA, Batch
 from esker.engine.reader import Range
-from esker.records import Gap, Record
+from esker.records import Gap
 
 
 class Slice:
@@ -41,15 +41,16 @@ class Slice:
             self._ranges = self._settle()
         return self._ranges
 
-    def batches(self) -> Iterator[Batch]:
-        """The records as batches."""
-        for batch in self._read(self.ranges):
-            if isinstance(batch, Batch):
-                yield batch
+    def batches(self) -> Iterator[Any]:
+        """The records as batches; with gaps="yield" a Gap where records were lost."""
+        return self._read(self.ranges)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Any]:
         for batch in self.batches():
-            yield from batch.records()
+            if isinstance(batch, Batch):
+                yield from batch.records()
+            else:
+                yield batch
 
     def __len__(self) -> int:
         """How many records the slice has. No record is read for it."""
@@ -57,7 +58,8 @@ class Slice:
 
     def reader(self) -> Any:
         """A pyarrow.RecordBatchReader over the slice."""
-        return pa.RecordBatchReader.from_batches(SCHEMA, (batch.arrow for batch in self.batches()))
+        found = (batch.arrow for batch in self.batches() if isinstance(batch, Batch))
+        return pa.RecordBatchReader.from_batches(SCHEMA, found)
 
     def to_arrow(self) -> Any:
         """The slice as a pyarrow.Table."""
@@ -69,4 +71,5 @@ class Slice:
     @property
     def values(self) -> list[bytes]:
         """All values as Python bytes."""
-        return [value for batch in self.batches() for value in batch.values]
+        found = (batch for batch in self.batches() if isinstance(batch, Batch))
+        return [value for batch in found for value in batch.values]

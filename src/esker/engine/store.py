@@ -249,9 +249,9 @@ class Store:
             context.committer.checkpoint()
         except EskerError as problem:
             problems.append(problem)
+        context.committer.close()  # before the shards: who takes one must see what it left there
         for shard in context.shards:
             _close_shard(shard, problems)
-        context.committer.close()
 
     def __enter__(self) -> Store:
         self._context.require_open()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -51,8 +52,14 @@ class Tail:
         for shard in self._shards:
             shard.add_waiter(waiter)
         if self._more():  # it came between the last look and the registration
-            waiter.release()
+            with suppress(RuntimeError):  # and whoever brought it has released it already
+                waiter.release()
         return True
+
+    def unwatch(self, waiter: Any) -> None:
+        """Forget a waiter that has given up, so that an idle topic does not collect them."""
+        for shard in self._shards:
+            shard.drop_waiter(waiter)
 
     def _more(self) -> bool:
         return any(
@@ -66,5 +73,5 @@ class Tail:
         waiter.acquire()
         if not self.watch(waiter):
             time.sleep(min(POLL_SECONDS, seconds))
-        elif not self._more():
-            waiter.acquire(timeout=seconds)
+        elif not self._more() and not waiter.acquire(timeout=seconds):
+            self.unwatch(waiter)

@@ -19,7 +19,13 @@ from esker.engine import intake
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.handle import Handle
 from esker.engine.shard import Shard, encode, encode_arrow
-from esker.errors import BatchTooLarge, CommitTimeout, WouldBlock
+from esker.errors import (
+    BatchTooLarge,
+    CommitTimeout,
+    InvalidOption,
+    OffsetOutOfRange,
+    WouldBlock,
+)
 from esker.format.columns import FEW, Body, Columns, Extra, one, to_columns
 from esker.format.frame import HEADER_SIZE
 from esker.options import BUFFER_BYTES, SMALL_RECORD_BYTES
@@ -110,7 +116,7 @@ class Writing(Handle):
         wait: bool | float,
     ) -> int:  # fmt: skip
         context = self._store._context
-        if context.closed or context.forked or context.read_only:
+        if context.closing or context.forked or context.read_only:
             context.require_writable()
         if wait is not False and wait is not True:
             wait = intake.wait_of(wait)
@@ -218,7 +224,7 @@ class Writing(Handle):
         """Write bodies behind what is buffered; the commit class's sync is left to others."""
         with shard.lock:
             if shard.buffer is not CLOSED:
-                shard._flush()
+                shard._flush(bodies[0].max_timestamp)
             first = shard._write(bodies)
         if shard.synced_later:
             shard.context.background.sync_soon(shard)
@@ -327,9 +333,9 @@ class Writing(Handle):
             self._settle([shard])
         return spans
 
-    def batch(self) -> BatchWriter:
+    def batch(self, wait: bool | float = False) -> BatchWriter:
         """Collect records and append them as one atomic batch when the `with` block ends."""
-        return BatchWriter(self)
+        return BatchWriter(self, wait)
 
     def flush(self) -> None:
         """Write what is buffered. Other processes can see it; power loss may still take it."""
@@ -347,6 +353,24 @@ class Writing(Handle):
             with shard.lock:
                 shard._flush()
         self._settle(self._shards)
+
+    def wait_durable(self, offset: int, shard: int = 0) -> None:
+        """Wait until the record with this offset, appended before, survives power loss."""
+        self._store._context.require_writable()
+        writer = self._shards[shard] if 0 <= shard < len(self._shards) else None
+        if writer is None:
+            raise InvalidOption(
+                f"shard={shard}: topic {self.name!r} has {len(self._shards)} shards"
+            )
+        if offset < writer.durable:
+            return
+        with writer.lock:
+            writer._flush()
+            if offset >= writer.next:
+                raise OffsetOutOfRange(
+                    f"offset {offset} was not appended; the next is {writer.next}"
+                )
+        self._settle([writer])
 
     def _settle(self, shards: list[Shard]) -> None:
         problems = self._store._context.committer.make_durable(
@@ -376,8 +400,9 @@ def _told(spans: list[Span]) -> Span | Spans:
 class BatchWriter:
     """Collects records for one atomic batch. The span is in `.span` afterwards."""
 
-    def __init__(self, topic: Writing) -> None:
+    def __init__(self, topic: Writing, wait: bool | float = False) -> None:
         self._topic = topic
+        self._wait = wait
         self._records: list[Any] = []
         self.span: Span | Spans | None = None
 
@@ -401,5 +426,5 @@ class BatchWriter:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         if kind is None and self._records:
-            self.span = self._topic.append_many(self._records)
+            self.span = self._topic.append_many(self._records, self._wait)
         self._records = []

@@ -97,7 +97,7 @@ class CatalogFile:
                     raise
                 return self.load()  # replaced by a newer one between listing and opening
             try:
-                data = file.read(0, fmt.CATALOG_BYTES_MAX)
+                data = file.read(0, min(file.size(), fmt.CATALOG_BYTES_MAX))
             finally:
                 file.close()
             decoded = fmt.decode_catalog(data, self._store)

@@ -233,9 +233,7 @@ class RealLock:
 
 def _unlock(fd: int) -> None:
     if _OFD:
-        fcntl.fcntl(
-            fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
-        )
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
     else:
         fcntl.flock(fd, fcntl.LOCK_UN)
 

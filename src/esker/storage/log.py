@@ -322,17 +322,17 @@ class LogSegment:
         target = join(folder, names.segment(self.header.segment, self.header.base, sealed=True))
         small = self.end < FRAME_MERGE_BELOW * self.frames
         if merging and not self.damaged and self.frames > 2 and small:
-            self._write_merged(files, target, how)
+            size = self._write_merged(files, target, how)
         else:
-            self._write_footer()
+            size = self._write_footer()
             if files.kind(self.path):  # it has its new name when only the sync below had failed
                 files.rename(self.path, target)
         files.sync_dir(folder)
         if files.kind(self.path):
             files.unlink(self.path)
-        return SealedSegment.known(self.header, target)
+        return SealedSegment.known(self.header, target, size)
 
-    def _write_footer(self) -> None:
+    def _write_footer(self) -> int:
         directory = self.directory
         low, high = time_range(directory)
         footer = Footer(
@@ -351,8 +351,9 @@ class LogSegment:
         if self.file.size() > size:
             self.file.truncate(size)
         self.file.sync()
+        return size
 
-    def _write_merged(self, files: Files, target: str, how: Compress) -> None:
+    def _write_merged(self, files: Files, target: str, how: Compress) -> int:
         temporary = target + names.TEMPORARY
         if files.kind(temporary):
             files.unlink(temporary)
@@ -389,6 +390,7 @@ class LogSegment:
         finally:
             file.close()
         files.rename(temporary, target)
+        return position + sum(map(len, tail)) + fmt.TRAILER_SIZE
 
     def close(self) -> None:
         self.file.close()

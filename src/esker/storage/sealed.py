@@ -32,15 +32,17 @@ class SealedSegment:
     def __init__(self, path: str, name: names.SegmentName) -> None:
         self.path = path
         self.name = name
+        self.size = 0  # of the file; known to who sealed it
         self._header: SegmentHeader | None = None
         self._footer: Footer | None = None
         self._verified: bytearray = bytearray()
         self._maps: Maps | None = None
 
     @classmethod
-    def known(cls, header: SegmentHeader, path: str) -> SealedSegment:
+    def known(cls, header: SegmentHeader, path: str, size: int) -> SealedSegment:
         segment = cls(path, names.SegmentName(header.segment, header.base, True))
         segment._header = header
+        segment.size = size
         return segment
 
     def attach(self, maps: Maps) -> SealedSegment:

@@ -107,16 +107,22 @@ class SimulatedDisk:
 
     def contents(self) -> dict[str, bytes]:
         """Every file by its path, as a reader would see it now."""
-        found: dict[str, bytes] = {}
+        nodes = self._nodes().items()
+        return {path: bytes(node.cache) for path, node in nodes if isinstance(node, Inode)}
 
-        def walk(folder: Folder, above: str) -> None:
+    def folders(self) -> list[str]:
+        """The path of every directory."""
+        return [path for path, node in self._nodes().items() if isinstance(node, Folder)]
+
+    def _nodes(self) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        waiting: list[tuple[str, Folder]] = [("", self._root)]
+        while waiting:
+            above, folder = waiting.pop()
             for name, node in folder.entries.items():
+                found[f"{above}/{name}"] = node
                 if isinstance(node, Folder):
-                    walk(node, f"{above}/{name}")
-                else:
-                    found[f"{above}/{name}"] = bytes(node.cache)
-
-        walk(self._root, "")
+                    waiting.append((f"{above}/{name}", node))
         return found
 
     def poke(self, path: str, position: int, data: bytes) -> None:
