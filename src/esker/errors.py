@@ -5,8 +5,10 @@ them apart without reading prose. The text is for people: what happened, where, 
 next. Errors that stand for a familiar Python mistake also inherit from its exception
 (`TopicNotFound` is a `KeyError`, `InvalidRecord` a `TypeError`), so ordinary handlers keep working.
 
-An operation that raises has not happened: nothing was written, nothing was lost. The one
-exception is `Poisoned`, whose text says which offsets are in doubt.
+An operation that raises has not happened: nothing was written, nothing was lost. Where that cannot
+be promised the text says what may be there: `Poisoned` (a sync failed), `CommitTimeout` (the wait
+ended, the commit goes on), and an error in the middle of a batch that several shards, or several
+segments, had to share.
 """
 
 from __future__ import annotations

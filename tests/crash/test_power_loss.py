@@ -48,22 +48,22 @@ CASES = {
         ("many", "f", 4, 900), ("sync", "f"), ("many", "f", 3, 900), ("tick",),
         ("many", "f", 3, 900), ("wait", "f"), ("reopen",), ("wait", "f"), ("append", "f"),
         ("many", "f", 2, 100, True), ("append", "f"),
-    ], 5, 2, 20, 250, 80),
+    ], 5, 2, 8, 300, 100),
     "class disk": Case([
         ("create", "d", "disk"), ("wait", "d"), ("many", "d"), ("append", "d"), ("sync", "d"),
         ("many", "d", 4, 900), ("many", "d", 3, 900), ("tick",), ("many", "d", 3, 900),
         ("reopen",), ("wait", "d"), ("append", "d"), ("flush", "d"), ("many", "d", 2),
-    ], 5, 2, 20, 250, 80),
+    ], 5, 2, 8, 300, 100),
     "class memory": Case([
         ("create", "m", "memory"), ("wait", "m"), ("many", "m"), ("append", "m"), ("sync", "m"),
         ("many", "m", 4, 900), ("many", "m", 3, 900), ("tick",), ("many", "m", 3, 900),
         ("reopen",), ("wait", "m"), ("many", "m", 2),
-    ], 5, 2, 20, 300, 100),
+    ], 5, 2, 8, 400, 150),
     "class ephemeral, beside compression": Case([
         ("create", "z", "fsync", 8192, "zstd"), ("create", "e", "ephemeral"), ("many", "e", 2),
         ("wait", "z"), ("many", "e", 4, 900), ("many", "z", 4, 900), ("many", "z", 7, 900),
         ("tick",), ("reopen",), ("many", "e", 2), ("wait", "z"), ("many", "z", 2, 900),
-    ], 5, 1, 20, 100, 30),
+    ], 5, 1, 8, 90, 30),
     "rolling faster than sealing": Case([
         ("create", "f", "fsync"), ("create", "d", "disk"),
         *[("many", topic, 3, 900) for _ in range(6) for topic in ("f", "d")],
@@ -73,12 +73,12 @@ CASES = {
         *each("create", "fsync"), *each("append"), ("sync_all",), *each("many", 2, 600),
         ("sync_all",), *each("many", 4, 800), ("tick",), ("sync_all",), ("wait", "j1"),
         ("append", "j2"), ("reopen",), *each("append"), ("sync_all",),
-    ], 0, 11, 300, 600, 50),
+    ], 0, 11, 150, 600, 60),
     "a journal that is full": Case([
         *[("create", topic, "fsync" if topic < "j4" else "disk", 16384) for topic in MANY],
         *[step for _ in range(5) for step in (*each("many", 3, 900), ("sync_all",))],
         *each("append"),
-    ], 0, 11, 300, 400, 50),
+    ], 0, 11, 100, 350, 50),
 }  # fmt: skip
 
 

@@ -173,6 +173,7 @@ class Follower:
         self._list(None)
         state = StateFile(files, self.folder).load()
         kept: list[Segment] = []
+        durable = 0  # what a later frame, or a clean close, proves to have been synced
         for segment in self.segments:
             kept.append(segment)
             if not isinstance(segment, LogSegment):
@@ -180,15 +181,25 @@ class Follower:
             proven = 0
             if state is not None and state.clean and state.segment == segment.number:
                 proven = state.end_position
-            verdict = scan.verdict(scan.walk(segment.file, segment.salt, HEADER_SIZE), proven)
+            seen = scan.walk(segment.file, segment.salt, HEADER_SIZE)
+            verdict = scan.verdict(seen, proven)
             segment.adopt(verdict)
+            durable = segment.base + _rows_below(verdict, max(seen.watermark, proven))
             if verdict.torn is not None:
                 break
         self.segments = tuple(kept)
         end = state.end_offset if state is not None and state.clean else 0
         if kept:
             end = max(end, kept[-1].base + kept[-1].rows)
-        self.visible = self.durable = end
+        self.visible = end
+        whole = not kept or not isinstance(kept[-1], LogSegment)
+        self.durable = end if whole else min(end, durable)
         self.settled = True
         self._seen = fingerprint
         self._listing = -1
+
+
+def _rows_below(verdict: scan.Verdict, position: int) -> int:
+    """How many rows lie in frames that end at or below a position."""
+    below = [header for at, header in verdict.frames if at + header.size <= position]
+    return max((header.first_row + header.count for header in below), default=0)

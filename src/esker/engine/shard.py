@@ -9,7 +9,8 @@ active log. Offsets move through it in this order, each never above the one befo
 
 One lock guards all of it. Public methods take the lock; those with an underscore assume it. The
 lock is held while a frame is encoded and written (so a failed write can be undone exactly, and no
-later offset has been given out), and never while the disk syncs.
+later offset has been given out). It is not held while a commit syncs; only where the writer itself
+has to wait anyway: for offsets to be set aside, to undo a failed write, to close.
 """
 
 from __future__ import annotations

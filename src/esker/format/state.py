@@ -3,7 +3,7 @@
     state := slot slot            each 512 bytes, at 0 and at 4096, written in turn
     slot      0 "ESKS"  4 u16 version  6 u16 flags (1: closed cleanly)  8 u64 generation
              16 u64 topic id  24 u32 shard  28 u32 epoch
-             32 i64 ceiling: no offset at or above it was ever issued
+             32 i64 ceiling: no record at or above it was ever written
              40 u64 active segment id  48 u64 end position  56 i64 end offset   (when clean)
              64 i64 earliest  72 i64 evicted
              80 boot id, 16 bytes  96 store id, 16 bytes
