@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from esker import errors
 from esker.engine.intake import fnv1a
 from esker.format.columns import FEW
 from esker.options import BUFFER_RECORDS, SMALL_RECORD_BYTES
-from tests.helpers import HandClock, snapshot, wait_until
+from tests.helpers import HandClock, Refusing, snapshot, wait_until
 
 START = 1_800_000_000_000_000  # where a HandClock begins
 
@@ -715,6 +716,56 @@ def test_counters_count(still: esker.Store) -> None:
     assert counters["active_segment"] == 2
     assert counters["syncs"] >= 1
     assert counters["failed_writes"] == 0
+
+
+def test_counters_tell_of_compression(still: esker.Store) -> None:
+    topic = still.create("t", compression="zstd", compress_min_bytes=100)
+    topic.append_many([b"again and again " * 20] * 100)
+    topic.append(b"short", wait=True)
+    counters = topic.counters()
+    assert counters["compressed_records"] == 100
+    assert counters["compression_skipped"] == 1
+    assert 0 < counters["compressed_bytes"] * 10 < counters["total_bytes"]
+    assert counters["compression_ratio_x100"] > 1000
+
+
+def test_counters_tell_of_times_and_places(still: esker.Store, clock: HandClock) -> None:
+    topic = still.create("t")
+    for _ in range(3):
+        clock.forward(1)
+        topic.append(b"x", wait=True)
+    topic.sync()
+    counters = topic.counters()
+    (log,) = Path(still.path).rglob("*.log")
+    assert counters["write_ns_count"] == counters["total_writes"] == 3
+    assert counters["write_ns_min"] <= counters["write_ns_max"] <= counters["write_ns_sum"]
+    assert counters["last_write_ns"] == (START + 3_000_000) * 1000
+    assert counters["write_position"] == counters["file_bytes"] == log.stat().st_size
+    assert counters["active_segment"] == counters["last_segment"] == 1
+    assert len(list(topic.read())) == 3
+    assert topic.counters()["records_read"] == 3
+
+
+def test_counters_tell_of_failures(tmp_path: Path) -> None:
+    files = Refusing()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store["t"]
+        topic.append(b"x", wait=True)
+        files.refuse("write", errno.ENOSPC, ".log")
+        with pytest.raises(esker.DiskFull):
+            topic.append(b"y", wait=True)
+        files.allow()
+        counters = topic.counters()
+        assert counters["failed_writes"] == counters["errors"] == 1
+        assert counters["last_error_ns"] > 0
+        assert counters["total_records"] == 1
+
+
+def test_counters_go_on_after_opening_again(tmp_path: Path) -> None:
+    for n in range(3):
+        with esker.open(tmp_path / "data") as store:
+            store["t"].append(b"x", wait=True)
+            assert store["t"].counters()["total_records"] == n + 1
 
 
 def test_statistics_are_numbers(store: esker.Store) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import esker
 from esker.format import columns as cols
-from esker.format import frame, segment
+from esker.format import counters, frame, segment
 from tests.golden import make
 from tests.helpers import snapshot
 
@@ -130,8 +130,22 @@ def test_the_format_is_frozen(golden: Path, tmp_path: Path) -> None:
     assert {name for name, content in made.items() if content != "directory"} == {
         name for name, content in frozen.items() if content != "directory"
     }
-    different = [name for name, content in frozen.items() if made[name] != content]
+    different = [
+        name
+        for name, content in frozen.items()
+        if made[name] != content
+        and not (name.endswith("/counters") and published(made[name]) == published(content))
+    ]
     assert different == []
+
+
+def published(page: bytes | str) -> list[int]:
+    """What a counters page says to readers; how often something is counted may change."""
+    assert isinstance(page, bytes)
+    assert len(page) == counters.PAGE_SIZE
+    words = memoryview(page).cast("Q")
+    assert (words[7], words[0]) == (counters.MAGIC, counters.VERSION)
+    return [words[line * 8 + word] for line, word in ((13, 1), (13, 2), (13, 3), (13, 4))]
 
 
 PROBE = b"the same words again, " * 20

@@ -138,9 +138,11 @@ class Driver:
             self.store.close()
 
 
-def mixed(chance: random.Random, length: int = 25) -> list[Step]:
-    """A seeded mix of everything, over topics of every class."""
-    classes = {"f": "fsync", "d": "disk", "m": "memory", "g": "fsync"}
+def mixed(chance: random.Random, length: int = 25, *, wide: bool = False) -> list[Step]:
+    """A seeded mix of everything, over topics of every class; a wide one uses the journal."""
+    classes = {"f": "fsync", "d": "disk", "m": "memory"}
+    if wide:
+        classes |= {"g": "fsync", "h": "fsync", "i": "disk"}
     steps: list[Step] = [("create", name, durability) for name, durability in classes.items()]
     for _ in range(length):
         topic = chance.choice(list(classes))
@@ -226,7 +228,7 @@ class Explorer:
         for life in range(lives):
             driver = Driver(disk, ledger, seed=seed * 100 + life)
             driver.serial = serial
-            steps = [] if life + 1 == lives else mixed(chance)
+            steps = [] if life + 1 == lives else mixed(chance, wide=seed % 2 == 1)
             if steps:
                 disk.stop_at(
                     chance.choice((5, 20, 60, 150, 400)), chance.choice(("before", "after"))

@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections import deque
 
+from esker.engine import tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import Context
 from esker.engine.shard import Shard
@@ -105,7 +106,7 @@ class Background:
             self._dirty.difference_update(dirty)
             self._context.committer.make_durable(dirty)
             for shard in dirty:
-                shard.tell()
+                tally.tell(shard)
         return self._until_next()
 
     def _roll_aged(self) -> float:

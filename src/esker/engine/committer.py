@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
+from esker.engine import tally
 from esker.engine.buffer import CLOSED
 from esker.engine.context import Context
 from esker.engine.shard import Shard, encode
@@ -27,7 +28,6 @@ from esker.errors import CommitTimeout, EskerError
 from esker.format import names
 from esker.format.checksum import checksum
 from esker.format.columns import Extra
-from esker.format.counters import WORD
 from esker.options import JOURNAL_DIRTY_SHARDS, JOURNAL_ENTRY_BYTES_MAX
 from esker.storage.files import join
 from esker.storage.journal import Journal, Redo
@@ -262,12 +262,7 @@ class Committer:
     def _count_sync(self, shard: Shard, started: float) -> None:
         if shard.counters is None:
             return
-        took = int((self._context.clock.monotonic() - started) * 1e9)
-        shard.counters.add("syncs")
-        shard.counters.set("sync_ns_last", took)
-        if took > shard.counters.words[WORD["sync_ns_max"]]:
-            shard.counters.set("sync_ns_max", took)
-        shard.counters.add("sync_ns_sum", took)
+        tally.synced(shard.counters, self._context.clock.monotonic() - started)
 
     def _through_journal(
         self, work: Sequence[tuple[Shard, LogSegment, int]], problems: dict[int, BaseException]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 
 from esker.engine.context import Context
-from esker.engine.shard import list_segments, shard_folder
+from esker.engine.layout import list_segments, shard_folder
 from esker.errors import Corruption, FormatTooNew, StorageError
 from esker.format import names
 from esker.format.catalog import TopicEntry

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, overload
 
 from esker import positions
+from esker.engine import tally
 from esker.engine.batch import Batch
 from esker.engine.handle import Handle
 from esker.engine.reader import (
@@ -228,17 +229,17 @@ class Reading(Handle):
 
 def _counted(shard: Shard, batches: Iterator[Any]) -> Iterator[Any]:
     """The same batches, and the shard's counters know of them."""
-    shard.count_reader(1)
+    tally.reader(shard.counters, 1)
     try:
         for batch in batches:
             if isinstance(batch, Batch):
-                shard.count_read(len(batch))
+                tally.read(shard.counters, len(batch))
             yield batch
     except Corruption:
-        shard.count_damage()
+        tally.damage(shard.counters, shard.context.clock.now_us())
         raise
     finally:
-        shard.count_reader(-1)
+        tally.reader(shard.counters, -1)
 
 
 def _records(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from esker.engine.context import Context
 from esker.engine.findings import Finding, Recovery
+from esker.engine.layout import list_segments
 from esker.engine.quarantine import quarantine
-from esker.engine.shard import list_segments
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
 from esker.format import segment as segment_format

@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.findings import CASES, Finding, Recovery, Say
+from esker.engine.layout import is_clean, list_segments, shard_folder
 from esker.engine.quarantine import quarantine
 from esker.engine.recatalog import recover_catalog
 from esker.engine.replay import Replay, dismiss, gather, redo
-from esker.engine.shard import is_clean, list_segments, shard_folder
 from esker.errors import Corruption, StorageError
 from esker.format import catalog as catalog_format
 from esker.format import names

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.findings import Finding, Recovery, Say
+from esker.engine.layout import list_segments
 from esker.engine.quarantine import quarantine
-from esker.engine.shard import list_segments
 from esker.format import frame, names
 from esker.format import segment as segment_format
 from esker.format.journal import Entry

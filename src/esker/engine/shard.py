@@ -20,15 +20,16 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from esker.engine import tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import Context
+from esker.engine.layout import is_clean, list_segments, load_log, shard_folder
 from esker.errors import EskerError, Poisoned, StorageError, WriterBusy
 from esker.format import catalog as catalog_format
 from esker.format import columns as cols
 from esker.format import frame, names
 from esker.format import state as state_format
 from esker.format.catalog import TopicEntry
-from esker.format.checksum import MASK64
 from esker.format.columns import Body, Columns
 from esker.format.counters import WORD
 from esker.format.segment import GAP_CORRUPT, SegmentHeader
@@ -39,11 +40,10 @@ from esker.options import (
     RESERVE_OFFSETS,
     RESERVE_OFFSETS_MAX,
 )
-from esker.storage import scan
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, Lock, join
 from esker.storage.journal import Redo
-from esker.storage.log import LogSegment, open_log
+from esker.storage.log import LogSegment
 from esker.storage.maps import Maps
 from esker.storage.memory import MemoryFiles
 from esker.storage.sealed import SealedSegment
@@ -51,14 +51,6 @@ from esker.storage.segment import Compress, Segment, split
 from esker.storage.state import StateFile
 
 ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
-
-_W = WORD
-_TOTAL_RECORDS, _TOTAL_BYTES = _W["total_records"], _W["total_bytes"]
-_TOTAL_WRITES = _W["total_writes"]
-_BATCH, _BATCHES, _LAST_WRITE = _W["last_batch_records"], _W["total_batches"], _W["last_write_ns"]
-_POSITION, _LAST = _W["write_position"], _W["last_offset"]
-_NS_SUM, _NS_COUNT = _W["write_ns_sum"], _W["write_ns_count"]
-_NS_MIN, _NS_MAX = _W["write_ns_min"], _W["write_ns_max"]
 
 
 class Shard:
@@ -236,90 +228,19 @@ class Shard:
         except BaseException as problem:
             self._undo(log, problem)
             raise
-        self._count_time(self.context.clock.monotonic() - started)
+        took = self.context.clock.monotonic() - started
         first = self.next
         self.next = first + count
-        self._count(log, count, size, bodies[-1].max_timestamp)
+        assert self.counters is not None
+        tally.wrote(self.counters, count, size, log.end, self.next, bodies[-1].max_timestamp, took)
         if self._compress.codec:
-            self._count_compression(bodies, log.end - before - frame.HEADER_SIZE * len(bodies))
+            stored = log.end - before - frame.HEADER_SIZE * len(bodies)
+            tally.compressed(self.counters, bodies, stored)
         if self.synced_later:
             self.context.gauge.add(log.end - before)
         if self.durability != "fsync":
             self._publish()
         return first
-
-    def _count(self, log: LogSegment, count: int, size: int, now_us: int) -> None:
-        assert self.counters is not None
-        words = self.counters.words
-        words[_TOTAL_RECORDS] += count
-        words[_TOTAL_BYTES] += size
-        words[_TOTAL_WRITES] += 1
-        words[_BATCHES] += 1
-        words[_BATCH] = count
-        words[_POSITION] = log.end
-        words[_LAST] = self.next - 1
-        words[_LAST_WRITE] = now_us * 1000 & MASK64
-
-    def _count_time(self, seconds: float) -> None:
-        assert self.counters is not None
-        words, took = self.counters.words, int(seconds * 1e9)
-        words[_NS_SUM] += took
-        words[_NS_COUNT] += 1
-        if took > words[_NS_MAX]:
-            words[_NS_MAX] = took
-        if took < words[_NS_MIN] or words[_NS_COUNT] == 1:
-            words[_NS_MIN] = took
-
-    def _count_compression(self, bodies: Sequence[Body], stored: int) -> None:
-        """Line 2 of the page: what compression was tried on, and what it brought."""
-        if self.counters is None or not self._compress.codec:
-            return
-        raw = sum(body.size for body in bodies)
-        if stored < raw:
-            self.counters.add("compressed_bytes", stored)
-            self.counters.add("compressed_records", sum(body.count for body in bodies))
-            self.counters.set("compression_ratio_x100", raw * 100 // max(stored, 1))
-        else:
-            self.counters.add("compression_skipped", sum(body.count for body in bodies))
-
-    def tell(self) -> None:
-        """Bring the counters up to date that are kept elsewhere. Cheap; now and then."""
-        counters, log, maps = self.counters, self.active, self.maps
-        if counters is None:
-            return
-        buffer = self.buffer
-        counters.set("next_issued", self.next if buffer is CLOSED else buffer.base + len(buffer))
-        counters.set("oldest_offset", self.segments[0].base if self.segments else self.next)
-        if log is not None:
-            counters.set("file_bytes", log.end)
-            counters.set("last_segment", log.number)
-            counters.set("directory_frames", log.frames)
-            counters.set("directory_bytes", 24 * len(log.directory.positions))
-        counters.set("maps", maps.made)
-        counters.set("unmaps", maps.dropped)
-        counters.set("map_evictions", maps.dropped)
-        counters.set("mapped_bytes", maps.bytes)
-        counters.set("mapped_files", maps.made - maps.dropped)
-        counters.set("reader_cache_hits", maps.hits)
-
-    def count_read(self, records: int) -> None:
-        """A reader of this process took so many records."""
-        if self.counters is not None:
-            self.counters.add("records_read", records)
-
-    def count_reader(self, change: int) -> None:
-        """A reader of this process came (1) or went (-1)."""
-        if self.counters is not None:
-            self.counters.add("readers_active", change)
-            if change > 0:
-                self.counters.add("readers_total")
-
-    def count_damage(self) -> None:
-        """A reader of this process met damage."""
-        if self.counters is not None:
-            for name in ("errors", "corruptions", "read_errors"):
-                self.counters.add(name)
-            self.counters.set("last_error_ns", self.context.clock.now_us() * 1000)
 
     def _undo(self, log: LogSegment, problem: BaseException) -> None:
         """Leave no trace of a failed write, or refuse to go on."""
@@ -592,7 +513,7 @@ class Shard:
             self.counters.add("segments_generation")
             self.counters.set("segments_current", len(self.segments))
             self.counters.set("last_index_update_ns", self.context.clock.now_us() * 1000)
-            self.tell()
+            tally.tell(self)
 
     def poisoned_by(self, problem: BaseException) -> None:
         """A sync failed. Nothing that was not durable may be acknowledged any more."""
@@ -720,48 +641,3 @@ def encode(values: list[bytes], extras: dict[int, Any], now_us: int) -> list[Bod
 
 def encode_arrow(columns: Columns) -> list[Body]:
     return split(columns)
-
-
-def shard_folder(root: str, topic: int, number: int) -> str:
-    return join(root, names.TOPICS, names.topic(topic), names.shard(number))
-
-
-def list_segments(files: Files, folder: str) -> list[names.SegmentName]:
-    """The segments in a shard's directory, by number. Strangers are left out."""
-    found = (names.parse_segment(name) for name in files.list(folder))
-    return sorted(name for name in found if name is not None)
-
-
-def load_log(files: Files, folder: str, name: names.SegmentName) -> LogSegment:
-    """Open a log that is known to be whole: headers are walked, bodies are not read."""
-    path = join(folder, names.segment(name.segment, name.base, sealed=False))
-    file, header = open_log(files, path)
-    if isinstance(header, str):
-        raise StorageError(f"{path}: {header}", path=path)
-    log = LogSegment(header, file)
-    seen = scan.walk(file, header.salt, log.end, bodies=False)
-    log.adopt(scan.verdict(seen, seen.size))
-    log.synced = log.in_file = log.end
-    return log
-
-
-def is_clean(files: Files, folder: str, state: State | None, *, ephemeral: bool) -> bool:
-    """Whether a shard was left in order: its state says so and its files agree."""
-    if ephemeral:
-        return state is None or state.clean
-    found = list_segments(files, folder)
-    logs = [name for name in found if not name.sealed]
-    if state is None:
-        return not found
-    if not state.clean or len(logs) > 1:
-        return False
-    if not logs:
-        return state.segment == 0
-    if logs[-1].segment != state.segment or found[-1] != logs[-1]:
-        return False
-    path = join(folder, names.segment(logs[-1].segment, logs[-1].base, sealed=False))
-    file = files.open(path, "r")
-    try:
-        return file.size() == state.end_position
-    finally:
-        file.close()

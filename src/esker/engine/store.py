@@ -18,8 +18,9 @@ from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
 from esker.engine.committer import Committer
 from esker.engine.context import Context
+from esker.engine.layout import shard_folder
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
-from esker.engine.shard import Shard, shard_folder
+from esker.engine.shard import Shard
 from esker.engine.topic import Topic
 from esker.errors import (
     EskerError,

@@ -1,0 +1,111 @@
+"""Keeping the counters page: who did how much, as any process may read it.
+
+The page has one writer, the process that writes the shard. Numbers that change with every commit
+are stored as they happen; those that are kept elsewhere anyway (maps, directory, buffer) are copied
+by `tell` now and then. Lost updates between threads cost a count, never data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from esker.engine.buffer import CLOSED
+from esker.format.checksum import MASK64
+from esker.format.columns import Body
+from esker.format.counters import WORD
+from esker.storage.counters import Counters
+
+if TYPE_CHECKING:
+    from esker.engine.shard import Shard
+
+_RECORDS, _BYTES, _WRITES = WORD["total_records"], WORD["total_bytes"], WORD["total_writes"]
+_BATCH, _BATCHES = WORD["last_batch_records"], WORD["total_batches"]
+_POSITION, _LAST, _WHEN = WORD["write_position"], WORD["last_offset"], WORD["last_write_ns"]
+_NS_SUM, _NS_COUNT = WORD["write_ns_sum"], WORD["write_ns_count"]
+_NS_MIN, _NS_MAX = WORD["write_ns_min"], WORD["write_ns_max"]
+
+
+def wrote(
+    counters: Counters, count: int, size: int, position: int, next_offset: int, now_us: int,
+    seconds: float,
+) -> None:  # fmt: skip
+    """A batch was written: this many records and bytes, in this time."""
+    words, took = counters.words, int(seconds * 1e9)
+    words[_RECORDS] += count
+    words[_BYTES] += size
+    words[_WRITES] += 1
+    words[_BATCHES] += 1
+    words[_BATCH] = count
+    words[_POSITION] = position
+    words[_LAST] = next_offset - 1
+    words[_WHEN] = now_us * 1000 & MASK64
+    words[_NS_SUM] += took
+    words[_NS_COUNT] += 1
+    if took > words[_NS_MAX]:
+        words[_NS_MAX] = took
+    if took < words[_NS_MIN] or words[_NS_COUNT] == 1:
+        words[_NS_MIN] = took
+
+
+def compressed(counters: Counters, bodies: Sequence[Body], stored: int) -> None:
+    """What compression was tried on, and what it brought."""
+    raw = sum(body.size for body in bodies)
+    count = sum(body.count for body in bodies)
+    if stored < raw:
+        counters.add("compressed_bytes", stored)
+        counters.add("compressed_records", count)
+        counters.set("compression_ratio_x100", raw * 100 // max(stored, 1))
+    else:
+        counters.add("compression_skipped", count)
+
+
+def synced(counters: Counters, seconds: float) -> None:
+    """The shard took part in a sync that took so long."""
+    took = int(seconds * 1e9)
+    counters.add("syncs")
+    counters.set("sync_ns_last", took)
+    counters.add("sync_ns_sum", took)
+    if took > counters.words[WORD["sync_ns_max"]]:
+        counters.set("sync_ns_max", took)
+
+
+def reader(counters: Counters | None, change: int) -> None:
+    """A reader of this process came (1) or went (-1)."""
+    if counters is not None:
+        counters.add("readers_active", change)
+        counters.add("readers_total", max(change, 0))
+
+
+def read(counters: Counters | None, records: int) -> None:
+    """A reader of this process took so many records."""
+    if counters is not None:
+        counters.add("records_read", records)
+
+
+def damage(counters: Counters | None, now_us: int) -> None:
+    """A reader of this process met damage."""
+    if counters is not None:
+        for name in ("errors", "corruptions", "read_errors"):
+            counters.add(name)
+        counters.set("last_error_ns", now_us * 1000)
+
+
+def tell(shard: Shard) -> None:
+    """Copy what is kept elsewhere. Cheap; done now and then."""
+    counters, log, maps, buffer = shard.counters, shard.active, shard.maps, shard.buffer
+    if counters is None:
+        return
+    counters.set("next_issued", shard.next if buffer is CLOSED else buffer.base + len(buffer))
+    counters.set("oldest_offset", shard.segments[0].base if shard.segments else shard.next)
+    if log is not None:
+        counters.set("file_bytes", log.end)
+        counters.set("last_segment", log.number)
+        counters.set("directory_frames", log.frames)
+        counters.set("directory_bytes", 24 * len(log.directory.positions))
+    counters.set("maps", maps.made)
+    counters.set("unmaps", maps.dropped)
+    counters.set("map_evictions", maps.dropped)
+    counters.set("mapped_bytes", maps.bytes)
+    counters.set("mapped_files", maps.made - maps.dropped)
+    counters.set("reader_cache_hits", maps.hits)
