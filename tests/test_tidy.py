@@ -26,11 +26,12 @@ LAYERS = (
     {"cli"},
     {"aio", "server", "spark", "console"},
     {"routes", "scheduler", "client"},
-    {"groups", "queues"},
+    {"groups", "queues", "upkeep"},
     {"engine"},
     {"storage"},
     {"format"},
-    {"records", "options"}, {"positions"},
+    {"records", "options"},
+    {"positions"},
     {"errors", "clock"},
 )
 DEPTH = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import esker
-from esker.engine.report import KINDS
 from esker.storage.memory import MemoryFiles
+from esker.upkeep.report import KINDS
 from tests.damage import ROOT, clone, fill, prepared, read_all, small_store
 from tests.helpers import Child, Refusing, child, snapshot
 

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
     from esker.aio import AsyncStore, AsyncTopic, aopen
     from esker.engine.batch import SCHEMA, Batch
     from esker.engine.recovery import Finding, Recovery
-    from esker.engine.repair import repair
-    from esker.engine.report import Action, Problem, Repaired, Verification
     from esker.engine.slices import Slice
     from esker.engine.store import Store
     from esker.engine.store import open_store as open
     from esker.engine.topic import BatchWriter, Topic
-    from esker.engine.verify import verify
     from esker.errors import (
         BatchTooLarge,
         CommitTimeout,
@@ -57,6 +54,9 @@ if TYPE_CHECKING:
         WriterBusy,
     )
     from esker.records import Gap, Offset, Record, Span, Spans
+    from esker.upkeep.repair import repair
+    from esker.upkeep.report import Action, Problem, Repaired, Verification
+    from esker.upkeep.verify import verify
 
 __version__ = "0.1.0"
 
@@ -69,17 +69,17 @@ _HOMES = {
     "SCHEMA": "esker.engine.batch",
     "Finding": "esker.engine.recovery",
     "Recovery": "esker.engine.recovery",
-    "repair": "esker.engine.repair",
-    "Action": "esker.engine.report",
-    "Problem": "esker.engine.report",
-    "Repaired": "esker.engine.report",
-    "Verification": "esker.engine.report",
+    "repair": "esker.upkeep.repair",
+    "Action": "esker.upkeep.report",
+    "Problem": "esker.upkeep.report",
+    "Repaired": "esker.upkeep.report",
+    "Verification": "esker.upkeep.report",
     "Slice": "esker.engine.slices",
     "Store": "esker.engine.store",
     "open": "esker.engine.store:open_store",
     "BatchWriter": "esker.engine.topic",
     "Topic": "esker.engine.topic",
-    "verify": "esker.engine.verify",
+    "verify": "esker.upkeep.verify",
     "Gap": "esker.records",
     "Offset": "esker.records",
     "Record": "esker.records",

@@ -237,6 +237,49 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_the_store_is_opened_a
     survives(driver)
 
 
+@pytest.mark.parametrize("topic", ["f", "d", "m", "j0"])
+def test_what_is_there_after_a_failed_sync_and_an_opening_is_durable(topic: str) -> None:
+    """The cache shows records that the disk never got: recovery must write them again."""
+    driver = prepared(many=True)
+    driver.run([("append", name) for name in MANY])
+    driver.run([("sync_all",), ("many", topic)])  # the journal has some of it, and nobody the rest
+    driver.disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".log"))
+    with pytest.raises(esker.Poisoned):
+        driver.sync(topic)
+    with pytest.raises(esker.Poisoned):
+        driver.close()
+    driver.ledger.check(driver.open(), "kill")
+    driver.ledger.settle(driver._store)  # from here on all that is there is promised
+    driver.abandon()
+    after = Driver(driver.disk.crash(LOST), driver.ledger)
+    driver.ledger.check(after.open(), "power")
+    after.close()
+
+
+@pytest.mark.parametrize("topic", ["f", "d", "j0"])
+def test_a_disk_that_drops_what_it_could_not_sync_takes_nothing_acknowledged_as_durable(
+    topic: str,
+) -> None:
+    driver = prepared(many=True)
+    driver.disk.reverts = True
+    driver.run([("sync_all",), ("many", topic), ("many", topic, 3, 900)])
+    driver.disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".log"))
+    with pytest.raises(esker.Poisoned):
+        driver.sync(topic)
+    with pytest.raises(esker.Poisoned):
+        driver.close()
+    page = driver.ledger.pages[topic]
+    driver.ledger.check(driver.open(), "power")  # no power was lost, but as much may be gone
+    if topic == "d":
+        assert read(driver._store, "d").gaps[-1][1] == page.reached - 1  # exactly what readers saw
+    driver.ledger.settle(driver._store)
+    reached = page.reached
+    driver.wait(topic)
+    assert page.written[0][0] >= reached or topic != "d"
+    driver.reopen()
+    driver.close()
+
+
 def test_a_failed_sync_of_a_rolled_log_is_not_asked_again() -> None:
     """The sealer syncs the log first. If that fails, no later sync may take its word for it."""
     driver = prepared()

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 import esker
-from esker.engine.report import size_text
 from esker.errors import NotAStore
 from esker.format import names
 from esker.records import Gap, Record
 from esker.storage.catalog import CatalogFile, load_identity
 from esker.storage.files import SYSTEM_FILES, absolute, join
+from esker.upkeep.report import size_text
 
 
 def _print_json(value: Any) -> None:

@@ -24,9 +24,9 @@ from esker.cli.demo_check import Verdict, check, read_acks
 from esker.cli.demo_producer import EVENTS, ORDERS
 from esker.clock import SYSTEM_CLOCK
 from esker.engine.recovery import CASES
-from esker.engine.verify import shard_folders
 from esker.errors import EskerError, NotAStore
 from esker.storage.files import SYSTEM_FILES, absolute, join
+from esker.upkeep.verify import shard_folders
 
 MARK = "esker-demo.txt"
 _TEXT = b"Made by `esker demo`: store/ is the store, acks/ is what its producer was told is safe.\n"

@@ -62,6 +62,7 @@ class SimulatedDisk:
         self.watch: Watch | None = None
         self.stopped = False
         self.faults: list[Fault] = []
+        self.reverts = False  # whether a file shows its old content after a failed sync
         self._boot = 1
         self._pid = 1000
         self._life = 0  # how many kills and crashes made this disk what it is
@@ -88,7 +89,7 @@ class SimulatedDisk:
         after = SimulatedDisk(self.seed)
         after._boot, after._pid, after._life = self._boot, self._pid + 1, self._life + 1
         after._random = random.Random(f"disk {self.seed} {after._life} {self.changes}")
-        after._graves = list(self._graves)
+        after._graves, after.reverts = list(self._graves), self.reverts
         after._root = Tree(fate, self._graves).copy(self._root)
         return after
 
@@ -321,7 +322,7 @@ class SimulatedFile:
         try:
             call = self._disk._enter("sync", self.path)
         except OSError:
-            self._inode.fail_sync()
+            self._inode.fail_sync(reverts=self._disk.reverts)
             raise
         self._inode.sync()
         self._disk._leave(call)

@@ -14,8 +14,9 @@ So data may survive without its size, size without data, later writes without ea
 without a name, a name without content, and a deleted file may be back. All of it is legal on some
 file system; code that holds here holds on the kinder ones.
 
-A failed sync leaves its changes where no later sync looks: the cache shows them, the platter never
-gets them, unless the same sectors are written again.
+A failed sync leaves its changes where no later sync looks: the platter never gets them, unless the
+same sectors are written again. The cache goes on showing them, as on most file systems, or shows
+what is on the platter, as on those that copy on write.
 """
 
 from __future__ import annotations
@@ -155,9 +156,12 @@ class Inode:
             self.durable = _applied(self.durable, self.pending)
             self.pending = []
 
-    def fail_sync(self) -> None:
+    def fail_sync(self, *, reverts: bool) -> None:
         """The kernel drops the changes and calls the pages clean. Only the size may come later."""
-        if self.pending:
+        if reverts:
+            self.cache[:] = self.durable
+            self.pending = []
+        elif self.pending:
             self.pending = [Change(self.pending[-1].size, {})]
 
     def killed(self) -> Inode:

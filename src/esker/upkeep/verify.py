@@ -26,8 +26,6 @@ from collections.abc import Callable, Iterator
 from os import PathLike
 
 from esker.clock import SYSTEM_CLOCK
-from esker.engine.inspection import Inspection, config_of, inspect_shard
-from esker.engine.report import KINDS, Problem, Severity, Verification
 from esker.errors import FormatTooNew, NotAStore, StorageError
 from esker.format import catalog as catalog_format
 from esker.format import journal as journal_format
@@ -41,6 +39,8 @@ from esker.format.journal import Entry, JournalHeader
 from esker.format.state import State
 from esker.options import TopicOptions
 from esker.storage.files import SYSTEM_FILES, Files, absolute, join
+from esker.upkeep.inspection import Inspection, config_of, inspect_shard
+from esker.upkeep.report import KINDS, Problem, Severity, Verification
 
 Progress = Callable[[int, int], None]
 

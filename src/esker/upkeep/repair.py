@@ -35,20 +35,20 @@ from datetime import UTC, datetime
 from os import PathLike
 
 from esker.clock import SYSTEM_CLOCK
-from esker.engine import mend
-from esker.engine.examine import Examined
-from esker.engine.inspection import Inspection, inspect_shard
-from esker.engine.mend import Evidence
-from esker.engine.report import Action, Problem, Repaired
-from esker.engine.sequence import mend_sequence
 from esker.engine.store import open_store
-from esker.engine.verify import Check, check_store, one_bit_identity
 from esker.errors import FormatTooNew, NotAStore, StorageError, WriterBusy
 from esker.format import catalog as catalog_format
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
 from esker.storage.catalog import CatalogFile
 from esker.storage.files import SYSTEM_FILES, Files, Holder, absolute, join, parent, replace_file
+from esker.upkeep import mend
+from esker.upkeep.examine import Examined
+from esker.upkeep.inspection import Inspection, inspect_shard
+from esker.upkeep.mend import Evidence
+from esker.upkeep.report import Action, Problem, Repaired
+from esker.upkeep.sequence import mend_sequence
+from esker.upkeep.verify import Check, check_store, one_bit_identity
 
 # Problems that opening the store sets right.
 _BY_RECOVERY = {

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from esker.engine import mend
-from esker.engine.examine import Examined, directory_flaw
-from esker.engine.inspection import Inspection
-from esker.engine.mend import Evidence
-from esker.engine.report import Action
 from esker.format import names
 from esker.format import segment as fmt
 from esker.format import state as state_format
 from esker.format.segment import SegmentHeader
 from esker.format.state import State
 from esker.storage.files import Files, join, replace_file
+from esker.upkeep import mend
+from esker.upkeep.examine import Examined, directory_flaw
+from esker.upkeep.inspection import Inspection
+from esker.upkeep.mend import Evidence
+from esker.upkeep.report import Action
 
 
 class Link(NamedTuple):

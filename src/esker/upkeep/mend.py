@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from esker.engine.examine import PIECE, Examined, Flaw, Source
 from esker.errors import StorageError
 from esker.format import frame, names
 from esker.format import segment as fmt
@@ -23,6 +22,7 @@ from esker.format.frame import Header
 from esker.format.segment import Footer, SegmentHeader
 from esker.storage.files import File, Files, join, parent
 from esker.storage.hole import encode_hole
+from esker.upkeep.examine import PIECE, Examined, Flaw, Source
 
 _SALT: Final = 72  # where the salt stands in a segment's header
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from esker.engine.examine import Examined, directory_flaw, examine
-from esker.engine.report import KINDS, Problem, Severity
 from esker.errors import StorageError
 from esker.format import catalog as catalog_format
 from esker.format import counters as counters_format
@@ -27,6 +25,8 @@ from esker.format.state import State
 from esker.records import Gap
 from esker.storage.counters import Counters, Published
 from esker.storage.files import Files, Holder, join
+from esker.upkeep.examine import Examined, directory_flaw, examine
+from esker.upkeep.report import KINDS, Problem, Severity
 
 ATTEMPTS: Final = 20
 EVERYTHING: Final = 1 << 62  # a position above every other

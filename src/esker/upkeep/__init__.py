@@ -1,0 +1,13 @@
+"""Looking after a store: checking one without opening it, repairing one and keeping the evidence.
+
+    verify.py       the whole store; `esker.verify(path)`
+    inspection.py   one shard
+    examine.py      one segment file
+    report.py       what is said: problems, their severity, what to do
+    repair.py       sets right what recovery may not touch; `esker.repair(path)`
+    sequence.py     mends one shard
+    mend.py         rewrites segments, and keeps what they were
+
+Checking shares the layouts of `format` with the engine and nothing else of how it reads, so that
+a mistake there is not repeated here.
+"""
