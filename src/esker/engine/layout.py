@@ -48,8 +48,13 @@ def is_clean(files: Files, folder: str, state: State | None, *, ephemeral: bool)
     if logs[-1].segment != state.segment or found[-1] != logs[-1]:
         return False
     path = join(folder, names.segment(logs[-1].segment, logs[-1].base, sealed=False))
+    return size_of(files, path) == state.end_position
+
+
+def size_of(files: Files, path: str) -> int:
+    """The size of a file in bytes."""
     file = files.open(path, "r")
     try:
-        return file.size() == state.end_position
+        return file.size()
     finally:
         file.close()

@@ -23,7 +23,7 @@ from typing import Any
 from esker.engine import tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import Context
-from esker.engine.layout import is_clean, list_segments, load_log, shard_folder
+from esker.engine.layout import is_clean, list_segments, load_log, shard_folder, size_of
 from esker.errors import EskerError, Poisoned, StorageError, WriterBusy
 from esker.format import catalog as catalog_format
 from esker.format import columns as cols
@@ -186,6 +186,8 @@ class Shard:
             .attach(self.maps)
             for name in found if name.sealed
         ]  # fmt: skip
+        for segment in self.sealed:
+            segment.size = size_of(self.files, segment.path)
         self.next = state.end_offset if state is not None else 0
         self.ceiling = max(self.next, state.ceiling if state is not None else 0)
         self.earliest = state.earliest if state is not None else 0
@@ -555,7 +557,6 @@ class Shard:
         if self.counters is not None:
             took = self.context.clock.monotonic() - started
             self.counters.add("seal_ns", int(took * 1e9))
-            self.counters.add("segments_bytes", made.size - log.end)
         return made
 
     def seal_next(self) -> bool:

@@ -103,6 +103,9 @@ def tell(shard: Shard) -> None:
         counters.set("last_segment", log.number)
         counters.set("directory_frames", log.frames)
         counters.set("directory_bytes", 24 * len(log.directory.positions))
+    logs = [*shard.rolled, *([log] if log is not None and log not in shard.rolled else [])]
+    held = sum(segment.size for segment in shard.sealed) + sum(each.end for each in logs)
+    counters.set("segments_bytes", held)
     counters.set("maps", maps.made)
     counters.set("unmaps", maps.dropped)
     counters.set("map_evictions", maps.dropped)
