@@ -330,6 +330,32 @@ def test_a_record_gets_the_time_of_the_clock(still: esker.Store, clock: HandCloc
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_the_time_given_to_one_record_is_not_given_to_others(
+    still: esker.Store, durability: str
+) -> None:
+    topic = still.create("t", durability=durability)
+    topic.append(b"buffered")
+    topic.append(b"old", timestamp=5, wait=True)
+    topic.append(b"buffered")
+    topic.append_many([esker.Record(b"old", timestamp=6)], wait=True)
+    topic.sync()
+    assert [record.timestamp for record in topic.read()] == [START, 5, START, 6]
+
+
+def test_times_do_not_fall_by_themselves(store: esker.Store) -> None:
+    topic = store["t"]
+    for n in range(50):
+        topic.append(b"buffered")
+        if n % 2:
+            topic.append(b"waiting", wait=True)
+        else:
+            topic.append_many([b"many"] * 3)
+    topic.flush()
+    stamps = [record.timestamp for record in topic.read()]
+    assert stamps == sorted(stamps)  # type: ignore[type-var]
+
+
 def test_timestamps_are_given_as_numbers_or_datetimes(store: esker.Store) -> None:
     topic = store["t"]
     naive = datetime(2026, 11, 15, 10)  # noqa: DTZ001

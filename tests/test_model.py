@@ -51,7 +51,7 @@ class TopicMachine(RuleBasedStateMachine):
     def create(self, compression: str, durability: str, records: int) -> None:
         self.open()
         self.topic = self.store.create(  # type: ignore[union-attr]
-            "t", segment_bytes="8KiB", segment_records=records, durability=durability,
+            "t", segment_bytes="24KiB", segment_records=records, durability=durability,
             compression=compression, compress_min_bytes=64,
         )  # fmt: skip
 

@@ -614,6 +614,18 @@ def test_entries_of_a_topic_that_nobody_knows_are_kept() -> None:
     store.close()
 
 
+@covers("corrupt_journal")
+def test_a_shard_that_was_taken_away_does_not_keep_the_others_from_being_opened() -> None:
+    disk, store = journaled()
+    disk = die(disk, store).crash(LOST)
+    disk.rename(f"{ROOT}/topics/00000001", "/elsewhere")
+    store = opened(disk)
+    assert "topic 1 shard 0" in the(store, "corrupt_journal").reason
+    assert values(store, "j1") == [b"j1 0"]
+    assert any("/quarantine/journal-" in path for path in disk.contents())
+    store.close()
+
+
 # ---- rules that are no label -----------------------------------------------------------------
 
 

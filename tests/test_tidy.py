@@ -21,6 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "esker"
 LINES_MAX = 700  # a smell, not a law: past it, look for the second module inside
+LINES_MAX_AROUND = 1_100  # a file of tests is a list, and is read by searching
 
 LAYERS = (
     {"cli"},
@@ -255,13 +256,13 @@ def violations(package: Path) -> list[str]:
     return found
 
 
-def _unfit_room(module: Module) -> Iterator[tuple[int, str]]:
+def _unfit_room(module: Module, lines_max: int = LINES_MAX) -> Iterator[tuple[int, str]]:
     if module.room not in {*DEPTH, *FRONT, TESTING}:
         yield 1, f"the room {module.room!r} has no place in LAYERS"
     if not ast.get_docstring(module.tree):
         yield 1, "no docstring: say what this module is for"
-    if (count := len(module.text.splitlines())) > LINES_MAX:
-        yield LINES_MAX, f"{count} lines: there is a second module in here"
+    if (count := len(module.text.splitlines())) > lines_max:
+        yield lines_max, f"{count} lines: there is a second module in here"
 
 
 def _unfit_imports(module: Module, package: str, imports: list[Use]) -> Iterator[tuple[int, str]]:
@@ -349,7 +350,7 @@ def test_what_surrounds_the_package_is_documented_and_small_too(folder):
     complaints = [
         f"{folder}/{module.path}: {text}"
         for module in modules(ROOT / folder)
-        for _, text in _unfit_room(module._replace(room="cli"))
+        for _, text in _unfit_room(module._replace(room="cli"), LINES_MAX_AROUND)
     ]
     assert complaints == []
 

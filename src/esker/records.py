@@ -82,6 +82,12 @@ class Offset(int):
     def __repr__(self) -> str:
         return f"Offset({int(self)}, shard={self.shard})"
 
+    def __str__(self) -> str:
+        return str(int(self))
+
+    def __format__(self, how: str) -> str:
+        return format(int(self), how)
+
 
 class Gap(msgspec.Struct, frozen=True):
     """Offsets first..last were lost before you read them, because of `reason`.

@@ -205,10 +205,11 @@ class Committer:
                     extras[len(values) + row] = extra
             values += ticket.values
         try:
-            bodies = encode(values, extras, self._context.clock.now_us())
+            now = self._context.clock.now_us()
+            bodies = encode(values, extras, now)
             with shard.lock:
                 if shard.buffer is not CLOSED:
-                    shard._flush(bodies[0].max_timestamp)
+                    shard._flush(now)
                 first = shard._write(bodies)
         except BaseException as problem:
             for ticket in group:

@@ -105,6 +105,8 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
             if (entry.id, number) not in wanted:
                 continue
             folder = shard_folder(context.root, entry.id, number)
+            if not files.kind(folder):
+                continue  # somebody has taken it away; verify tells
             lock = files.lock(join(folder, names.LOCK), context.note)
             if isinstance(lock, Holder):  # its writer recovers it, or has, before it goes on
                 held.add((entry.id, number))

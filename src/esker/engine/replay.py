@@ -133,7 +133,7 @@ def dismiss(
     """All that a journal can tell is in the segments, durably: it is not needed any more."""
     unread = dead.torn is not None and dead.torn[0] == 0
     for topic, shard in sorted(orphans):
-        reason = f"entries of topic {topic} shard {shard}, which the catalog does not know"
+        reason = f"entries of topic {topic} shard {shard}, which is not there"
         report.findings.append(Finding("corrupt_journal", dead.path, reason))
     if dead.corrupt or orphans or (unread and _holds_anything(context.files, dead.path)):
         quarantine(context, dead.path, "journal")

@@ -217,14 +217,17 @@ class Writing(Handle):
             return shard.context.committer.append(shard, [value], extras, timeout)
         now = shard.context.clock.now_us()
         if extra is None:
-            return self._write(shard, [one(value, now)])
-        return self._write(shard, encode([value], extras, now))
+            return self._write(shard, [one(value, now)], now)
+        return self._write(shard, encode([value], extras, now), now)
 
-    def _write(self, shard: Shard, bodies: list[Body]) -> int:
-        """Write bodies behind what is buffered; the commit class's sync is left to others."""
+    def _write(self, shard: Shard, bodies: list[Body], now: int) -> int:
+        """Write bodies behind what is buffered; the commit class's sync is left to others.
+
+        What is buffered gets the time `now` of this call, so that times do not fall.
+        """
         with shard.lock:
             if shard.buffer is not CLOSED:
-                shard._flush(bodies[0].max_timestamp)
+                shard._flush(now)
             first = shard._write(bodies)
         if shard.synced_later:
             shard.context.background.sync_soon(shard)
@@ -254,14 +257,15 @@ class Writing(Handle):
             array = intake.plain_column(given, limit)
             if array is not None:
                 self._created()
-                return self._append_columns([Columns(array, now)], wait, atomic=True)
+                return self._append_columns([Columns(array, now)], wait, now, atomic=True)
         values, extras = intake.many(given, limit)
         self._created()
         if len(self._shards) == 1 or not any(extra[0] is not None for extra in extras.values()):
             shard = self._shard_for(None)
             bodies = encode(values, extras, now)
-            return _told(self._append_bodies(shard, bodies, wait, atomic=True))
-        return self._append_columns([to_columns(values, extras, now)], wait, atomic=True)
+            return _told(self._append_bodies(shard, bodies, wait, now, atomic=True))
+        columns = to_columns(values, extras, now)
+        return self._append_columns([columns], wait, now, atomic=True)
 
     def append_arrow(self, data: Any, wait: bool | float = False) -> Span | Spans:
         """Append Arrow data: a column `value`, and any of key, tag, node, headers, timestamp.
@@ -277,15 +281,15 @@ class Writing(Handle):
         if not columns:
             return self._nothing_appended()
         self._created()
-        return self._append_columns(columns, wait, atomic=False)
+        return self._append_columns(columns, wait, now, atomic=False)
 
     def _append_columns(
-        self, columns: list[Columns], wait: bool | float, *, atomic: bool
+        self, columns: list[Columns], wait: bool | float, now: int, *, atomic: bool
     ) -> Span | Spans:
         count = len(self._shards)
         if count == 1:
             bodies = [body for part in columns for body in encode_arrow(part)]
-            return _told(self._append_bodies(self._shards[0], bodies, wait, atomic))
+            return _told(self._append_bodies(self._shards[0], bodies, wait, now, atomic))
         turn = self._shard_for(None).number
         self._turn += 1
         bodies_of: dict[int, list[Body]] = {}
@@ -298,7 +302,7 @@ class Writing(Handle):
             [
                 span
                 for number, bodies in sorted(bodies_of.items())
-                for span in self._append_bodies(self._shards[number], bodies, wait, atomic)
+                for span in self._append_bodies(self._shards[number], bodies, wait, now, atomic)
             ]
         )
 
@@ -314,7 +318,7 @@ class Writing(Handle):
         return room
 
     def _append_bodies(
-        self, shard: Shard, bodies: list[Body], wait: bool | float, atomic: bool
+        self, shard: Shard, bodies: list[Body], wait: bool | float, now: int, atomic: bool
     ) -> list[Span]:
         """Write bodies in as few atomic groups as can be; one Span unless others came between."""
         room = self._check_fits(bodies, atomic)
@@ -324,7 +328,7 @@ class Writing(Handle):
         for group in _groups(bodies, room):
             if spans and shard.context.gauge.over:
                 self._relieve(shard, wait)
-            first = self._write(shard, group)
+            first = self._write(shard, group, now)
             count = sum(body.count for body in group)
             if spans and spans[-1].next == first:  # nobody came between
                 first, count = spans[-1].first, spans.pop().count + count
