@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 import esker
-from tests.helpers import HandClock
+from tests.helpers import FORTY, HandClock
 
 settings.register_profile("esker", deadline=None)  # a test is never failed by a busy machine
 settings.load_profile("esker")
@@ -35,6 +35,18 @@ def still(tmp_path: Path, clock: HandClock) -> Iterator[esker.Store]:
     """A store without threads on a clock that stands still: nothing happens by itself."""
     with esker.open(tmp_path / "data", clock=clock, background=False) as opened:
         yield opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store that was closed cleanly: one sealed segment, one log, forty records."""
+    root = tmp_path / "data"
+    with esker.open(root, background=False) as store:
+        topic = store.create("t", segment_records=30)
+        topic.append_many(FORTY[:30])
+        topic.append_many(FORTY[30:])
+        store.tick()
+    return root
 
 
 def _open_files(root: Path) -> set[str]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import esker
 from esker.storage.files import SYSTEM_FILES, told
 from esker.storage.memory import MemoryFiles
 
@@ -179,6 +180,30 @@ def snapshot(root: Path) -> dict[str, bytes | str]:
         else:
             found[name] = path.read_bytes()
     return found
+
+
+def data_of(root: Path) -> dict[str, bytes | str]:
+    """What a store has on disk, without what only labels it: locks and counters."""
+    return {
+        name: content
+        for name, content in snapshot(root).items()
+        if not name.endswith(("lock", "counters"))
+    }
+
+
+def only(root: Path, pattern: str) -> Path:
+    """The one file below a directory that matches."""
+    (found,) = root.rglob(pattern)
+    return found
+
+
+FORTY = [b"record %d" % n for n in range(40)]
+
+
+def forty(root: Path, **options: Any) -> list[bytes]:
+    """The values of the topic that the fixture `path` filled with forty records."""
+    with esker.open(root, mode="r", **options) as store:
+        return [record.value for record in store["t"].read()]
 
 
 def wait_until(condition: Callable[[], Any], what: str = "the condition") -> Any:

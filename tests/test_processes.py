@@ -237,6 +237,22 @@ def test_a_log_that_is_only_being_made_does_not_disturb_readers(
         assert values(store["t"]) == [b"first"]
 
 
+def test_a_writer_that_stops_while_it_publishes_does_not_disturb_readers(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as writer, esker.open(tmp_path / "data", mode="r") as reader:
+        writer["t"].append(b"one", wait=True)
+        assert values(reader["t"]) == [b"one"]
+        page = writer["t"]._shards[0].counters
+        assert page is not None
+        held = reader["t"]._followers[0].segments
+        page.words[WORD["sequence"]] += 1  # as in the middle of a publication
+        assert values(reader["t"]) == [b"one"]
+        assert reader["t"]._followers[0].segments is held, "other threads may be reading them"
+        with esker.open(tmp_path / "data", mode="r") as fresh:
+            assert values(fresh["t"]) == [b"one"]
+        writer["t"].append(b"two", wait=True)
+        assert values(reader["t"]) == [b"one", b"two"]
+
+
 ROLLING = """
     import sys
     import esker

@@ -144,6 +144,20 @@ def test_after_a_failed_sync_the_next_one_succeeds_and_means_nothing(reverts: bo
     assert disk.crash(LOST).contents() == {"/a": b"NEWER!"}
 
 
+def test_a_failed_write_may_have_left_some_of_it() -> None:
+    disk = written(b"")
+    file = disk.open("/a", "rw")
+    left = set()
+    for _ in range(60):
+        disk.fail(Fault(errno.EIO))
+        with pytest.raises(esker.StorageError):
+            file.write(0, [b"ab", b"c"])
+        left.add(file.read(0, 9))
+        disk.heal()
+        file.truncate(0)
+    assert left == {b"", b"a", b"ab", b"abc"}
+
+
 def test_locks_end_with_their_process_and_the_boot_id_with_the_power() -> None:
     disk = SimulatedDisk(seed=2)
     lock = disk.lock("/lock", "now")

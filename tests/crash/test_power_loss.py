@@ -202,6 +202,30 @@ def test_what_a_recovery_gives_up_does_not_outlive_what_it_was_given_up_for() ->
     assert looked
 
 
+def test_a_topic_whose_maker_died_is_durable_before_a_record_in_it_is() -> None:
+    """It is seen as soon as the catalog is renamed; its maker did not live to sync the name."""
+    disk, ledger = SimulatedDisk(seed=11), Ledger()
+    driver = Driver(disk, ledger)
+    driver.open()
+
+    def watch(call: Call, when: str) -> None:
+        if call.name == "rename" and when == "after":
+            disk.stop_at(0, "after")
+
+    disk.watch = watch
+    with pytest.raises(Crash):
+        driver.create("f", "fsync")
+    driver.abandon()
+    driver = Driver(disk.kill(), ledger)
+    assert list(driver.open()) == ["f"]
+    ledger.settle(driver._store)
+    driver.wait("f")
+    driver.abandon()
+    after = Driver(driver.disk.crash(LOST), ledger)
+    ledger.check(after.open(), "power")
+    after.close()
+
+
 def test_two_power_cuts_with_nothing_written_between_make_one_gap() -> None:
     disk, ledger = SimulatedDisk(seed=6), Ledger()
     driver = Driver(disk, ledger)

@@ -12,6 +12,7 @@ a file that vanished between listing and opening is simply listed again.
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 from esker.engine.context import Context
 from esker.engine.layout import list_segments, shard_folder
@@ -28,6 +29,8 @@ from esker.storage.segment import Segment
 from esker.storage.state import StateFile
 
 ATTEMPTS = 50
+PAUSE_SECONDS = 0.001
+_PAUSE: Final = threading.Event()  # never set: waiting for it is a pause
 
 
 class Follower:
@@ -52,11 +55,16 @@ class Follower:
         """Look what is there now; returns `visible`."""
         with self._lock:
             counters = self._page()
-            if counters is not None and self._alive():
+            for _ in range(ATTEMPTS):
+                if counters is None or not self._alive():
+                    break
                 published = counters.published()
                 if published is not None:
                     self._follow(published)
                     return self.visible
+                if isinstance(self._seen, Published):  # it is publishing: the next look sees more
+                    return self.visible
+                _PAUSE.wait(PAUSE_SECONDS)
             self._inspect()
             return self.visible
 
@@ -82,27 +90,32 @@ class Follower:
                 break
             except (StorageError, Corruption):
                 # a segment was being sealed under our eyes; what is published now is newer
-                newer = self._counters.published() if self._counters is not None else None
-                if attempt + 1 == ATTEMPTS or (newer is None and attempt > 3):
+                if attempt + 1 == ATTEMPTS:
                     raise
+                if attempt > 3:
+                    _PAUSE.wait(PAUSE_SECONDS)
+                newer = self._counters.published() if self._counters is not None else None
                 published = newer or published
         self._seen = published
         self.settled = False
         self.visible, self.durable = published.visible, published.durable
 
     def _take(self, published: Published) -> None:
+        known = self._known
         last = self.segments[-1] if self.segments else None
         same = isinstance(last, LogSegment) and last.number == published.segment
         if not same or self._listing != published.generation:
-            self._list(published.segment)
-            self._listing = published.generation
-        for index, segment in enumerate(self.segments):
+            known = self._list(published.segment)
+        segments = tuple(known[name] for name in sorted(known))
+        for index, segment in enumerate(segments):
             if not isinstance(segment, LogSegment):
                 continue
             if segment.number == published.segment:
                 segment.extend(published.position)
-            elif index + 1 < len(self.segments):
-                self._complete(segment, self.segments[index + 1])
+            elif index + 1 < len(segments):
+                self._complete(segment, segments[index + 1])
+        # other threads are reading: they are shown a list only when it is complete
+        self._known, self.segments, self._listing = known, segments, published.generation
 
     _listing = -1
 
@@ -116,8 +129,8 @@ class Follower:
             if header.first_row + header.count <= rows:
                 log.extend(position + header.size)
 
-    def _list(self, published: int | None) -> None:
-        """Take the segments that are there; beside a writer, no log that it is still making."""
+    def _list(self, published: int | None) -> dict[names.SegmentName, Segment]:
+        """The segments that are there; beside a writer, without a log that it is still making."""
         found = list_segments(self.context.files, self.folder)
         sealed = {name.segment for name in found if name.sealed}
         known: dict[names.SegmentName, Segment] = {}
@@ -128,9 +141,8 @@ class Follower:
                 continue
             if name == found[-1] and published is None and self._unfinished(name):
                 continue
-            known[name] = self._known.get(name) or self._open(name)
-        self._known = known
-        self.segments = tuple(known[name] for name in sorted(known))
+            known[name] = (published is not None and self._known.get(name)) or self._open(name)
+        return known
 
     def _unfinished(self, name: names.SegmentName) -> bool:
         """A log whose writer died before its header was there; a recovery would remove it."""
@@ -169,12 +181,12 @@ class Follower:
         fingerprint = (tuple(found), tuple(sizes))
         if fingerprint == self._seen:
             return
-        self._known = {}
-        self._list(None)
+        known = self._list(None)
         state = StateFile(files, self.folder).load()
         kept: list[Segment] = []
         durable = 0  # what a later frame, or a clean close, proves to have been synced
-        for segment in self.segments:
+        for name in sorted(known):
+            segment = known[name]
             kept.append(segment)
             if not isinstance(segment, LogSegment):
                 continue
@@ -187,7 +199,7 @@ class Follower:
             durable = segment.base + _rows_below(verdict, max(seen.watermark, proven))
             if verdict.torn is not None:
                 break
-        self.segments = tuple(kept)
+        self._known, self.segments = known, tuple(kept)
         end = state.end_offset if state is not None and state.clean else 0
         if kept:
             end = max(end, kept[-1].base + kept[-1].rows)

@@ -188,6 +188,9 @@ def decide(
             plan.remove.append(log)  # made before the gap that its namesake begins behind
             continue
         if log.number > frontier and not _follows(header, number, end):
+            if _is_empty(log):  # a roll that failed, after which the log before it went on
+                plan.remove.append(log)
+                continue
             plan.aside.extend(whole[index:])
             break
         kept = _keep(log, header, following, frontier, proven.get(log.number, 0))
@@ -223,7 +226,8 @@ def _keep(
     if following and following[0].number == log.number + 1:
         after = following[0].header
         assert after is not None
-        rows = after.previous_end - header.base
+        if following[0].number <= frontier or not _is_empty(following[0]):
+            rows = after.previous_end - header.base
     if log.number < frontier:
         proven = max(proven, _whole(seen, rows))
     verdict = scan.verdict(seen, proven)

@@ -192,22 +192,17 @@ def _read(files: Files, path: str, store: bytes) -> DeadJournal:
     finally:
         file.close()
     header = fmt.decode_header(data[: fmt.HEADER_SIZE])
-    corrupt: list[tuple[int, str]] = []
     if isinstance(header, str):
         if header.startswith("version"):
             raise FormatTooNew(f"{path} was written by a later Esker ({header})")
-        if data[: len(fmt.MAGIC)] != fmt.MAGIC:
-            # The header is synced with the first entries, in one sector with the first of them:
-            # where it is not there at all, no entry was ever acknowledged.
-            return DeadJournal(path, [], (0, header), [])
-        corrupt.append((0, header))  # it was there, and something else has happened to it
-        salt = fmt.salt_of(data)
-    elif header.store != store:
+        entries, torn, damage = _entries(data, fmt.salt_of(data))
+        if entries:  # it was there with the first of them, and something has happened to it since
+            return DeadJournal(path, entries, torn, [(0, header), *damage])
+        # The header is synced together with the first entries: without it none was acknowledged.
+        return DeadJournal(path, [], (0, header), [])
+    if header.store != store:
         return DeadJournal(path, [], None, [(0, "a journal of another store")])
-    else:
-        salt = header.salt
-    entries, torn, damage = _entries(data, salt)
-    return DeadJournal(path, entries, torn, corrupt + damage)
+    return DeadJournal(path, *_entries(data, header.salt))
 
 
 def _entries(

@@ -71,6 +71,7 @@ class SimulatedDisk:
         self._graves: list[bytes] = []
         self._stop: tuple[int, When] | None = None
         self._random = random.Random(f"disk {seed}")
+        self._draws = 0
 
     # ---- power, death, failure -----------------------------------------------------------
 
@@ -260,6 +261,11 @@ class SimulatedDisk:
     def random(self, size: int) -> bytes:
         return self._random.randbytes(size)
 
+    def _drawn(self, below: int) -> int:
+        """A number that follows from the seed, drawn apart from those that the engine gets."""
+        self._draws += 1
+        return random.Random(f"draw {self.seed} {self._life} {self._draws}").randrange(below)
+
     def boot_id(self) -> bytes:
         return random.Random(f"boot {self.seed} {self._boot}").randbytes(16)
 
@@ -314,8 +320,13 @@ class SimulatedFile:
         return bytes(self._inode.cache[position : position + size])
 
     def write(self, position: int, parts: Sequence[Any]) -> None:
-        call = self._disk._enter("write", self.path)
-        self._inode.write(position, [memoryview(part).cast("B") for part in parts if len(part)])
+        data = b"".join(parts)
+        try:
+            call = self._disk._enter("write", self.path)
+        except OSError:  # some of it may be there all the same, or all of it
+            self._inode.write(position, [data[: self._disk._drawn(len(data) + 1)]])
+            raise
+        self._inode.write(position, [data])
         self._disk._leave(call)
 
     def sync(self) -> None:
