@@ -139,16 +139,17 @@ def test_the_time_given_to_one_record_is_not_given_to_others(
     assert [record.timestamp for record in topic.read()] == [START, 5, START, 6]
 
 
-def test_times_do_not_fall_by_themselves(store: esker.Store) -> None:
-    topic = store["t"]
-    for n in range(50):
-        topic.append(b"buffered")
-        if n % 2:
-            topic.append(b"waiting", wait=True)
-        else:
-            topic.append_many([b"many"] * 3)
-    topic.flush()
-    stamps = [record.timestamp for record in topic.read()]
+def test_times_do_not_fall_for_one_who_writes_alone(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store["t"]
+        for n in range(50):
+            topic.append(b"buffered")
+            if n % 2:
+                topic.append(b"waiting", wait=True)
+            else:
+                topic.append_many([b"many"] * 3)
+        topic.flush()
+        stamps = [record.timestamp for record in topic.read()]
     assert stamps == sorted(stamps)  # type: ignore[type-var]
 
 

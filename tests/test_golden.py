@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 import esker
+from esker.engine.layout import shard_folder
 from esker.format import columns as cols
 from esker.format import counters, frame, segment
+from esker.format.catalog import decode_catalog, decode_identity
 from tests.golden import make
 from tests.helpers import snapshot
 
@@ -27,8 +29,14 @@ def golden(request: pytest.FixtureRequest) -> Path:
 def copied(golden: Path, target: Path) -> Path:
     """A copy to work on; with the directories that are empty, which git does not keep."""
     shutil.copytree(golden.with_suffix(""), target)
-    for name in ("topics", "journal"):
-        (target / name).mkdir(exist_ok=True)
+    (target / "journal").mkdir(exist_ok=True)
+    found = decode_identity((target / "esker.store").read_bytes())
+    newest = max(target.glob("catalog-*[0-9]"), default=None)
+    if newest is not None and not isinstance(found, str):
+        known = decode_catalog(newest.read_bytes(), found[0])
+        for entry in known[0].topics if not isinstance(known, str) else ():
+            for shard in range(entry.options.shards):
+                Path(shard_folder(str(target), entry.id, shard)).mkdir(parents=True, exist_ok=True)
     for path in [target, *target.rglob("*")]:
         path.chmod(0o700 if path.is_dir() else 0o600)
     return target

@@ -69,10 +69,14 @@ class Driver:
         if topic in self._store:
             return  # made in an earlier life
         self.ledger.creating(topic, durability)
-        self._store.create(
-            topic, durability=durability, segment_bytes=segment_bytes, compression=compression,
-            compress_min_bytes=256,
-        )  # fmt: skip
+        try:
+            self._store.create(
+                topic, durability=durability, segment_bytes=segment_bytes,
+                compression=compression, compress_min_bytes=256,
+            )  # fmt: skip
+        except esker.EskerError:
+            self.ledger.forget(topic)  # or an append would make it, with the default options
+            raise
         self.ledger.created(topic)
 
     def append(self, topic: str, size: int | None = None) -> None:

@@ -81,6 +81,9 @@ class Ledger:
     def creating(self, name: str, durability: str) -> None:
         self.pages[name] = Page(name, durability)
 
+    def forget(self, name: str) -> None:
+        del self.pages[name]
+
     def created(self, name: str) -> None:
         self.pages[name].created = True
         self.version += 1

@@ -229,6 +229,8 @@ class Shard:
             log.append(bodies, self._compress)
         except BaseException as problem:
             self._undo(log, problem)
+            if self.poison is not None and isinstance(problem, EskerError):
+                raise self._poisoned() from problem  # it may be there: say so
             raise
         took = self.context.clock.monotonic() - started
         first = self.next
