@@ -68,7 +68,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How many redo journals share the load. Recovery does not care how many there were."""
     journal_bytes: int = 16 << 20
     """Size of one journal file; preallocated. A full one is checkpointed and replaced."""
-    mapped_bytes: int = 1 << 30
+    mapped_bytes: int = 8 << 30
     """Address space for mapped sealed segments; the least recently used are let go."""
     background: bool = True
     """False: no threads. Call `store.tick()` yourself. For tests and for embedding."""

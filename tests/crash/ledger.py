@@ -132,13 +132,14 @@ class Ledger:
 
     def settle(self, store: esker.Store) -> None:
         """What a store shows after it was opened is durable from then on."""
-        for page in self.pages.values():
+        there = [page for page in self.pages.values() if page.name in store]
+        found = {p.name: read(store, p.name) for p in there if p.durability != "ephemeral"}
+        for page in self.pages.values():  # nothing above has changed the ledger, should it fail
             page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
-            if page.name in store:
-                page.created = True
-                if page.durability != "ephemeral":
-                    found = read(store, page.name)
-                    page.settled, page.gaps = found.records, found.gaps
+        for page in there:
+            page.created = True
+            if page.name in found:
+                page.settled, page.gaps = found[page.name].records, found[page.name].gaps
         self.version += 1
 
     # -- the checks --
