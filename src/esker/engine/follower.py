@@ -19,6 +19,7 @@ from esker.engine.layout import list_segments, shard_folder
 from esker.errors import Corruption, FormatTooNew, StorageError
 from esker.format import names
 from esker.format.catalog import TopicEntry
+from esker.format.counters import WORD
 from esker.format.segment import HEADER_SIZE
 from esker.storage import scan
 from esker.storage.counters import Counters, Published
@@ -56,7 +57,7 @@ class Follower:
         with self._lock:
             counters = self._page()
             for _ in range(ATTEMPTS):
-                if counters is None or not self._alive():
+                if counters is None or not (self._alive() and self._same_boot(counters)):
                     break
                 published = counters.published()
                 if published is not None:
@@ -77,6 +78,14 @@ class Follower:
         if self._counters is None:
             self._counters = Counters.open(self.context.files, self.folder, writable=False)
         return self._counters
+
+    def _same_boot(self, counters: Counters) -> bool:
+        """A page from before the machine stopped tells of things that may be gone."""
+        boot, words = self.context.boot, counters.words
+        return bool(
+            words[WORD["boot_high"]] == int.from_bytes(boot[:8], "big")
+            and words[WORD["boot_low"]] == int.from_bytes(boot[8:], "big")
+        )
 
     def _alive(self) -> bool:
         return self.context.files.holder(join(self.folder, names.LOCK)) is not None

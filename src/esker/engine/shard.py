@@ -229,7 +229,7 @@ class Shard:
             log.append(bodies, self._compress)
         except BaseException as problem:
             self._undo(log, problem)
-            if self.poison is not None and isinstance(problem, EskerError):
+            if self.in_doubt and isinstance(problem, EskerError):
                 raise self._poisoned() from problem  # it may be there: say so
             raise
         took = self.context.clock.monotonic() - started
@@ -531,6 +531,11 @@ class Shard:
                 f"Offsets {self.durable}..{max(self.next - 1, self.durable)} are in doubt; "
                 "close the store and open it again to go on with what is really there."
             )
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the shard is poisoned."""
+        return self.poison is not None
 
     def _poisoned(self) -> EskerError:
         assert self.poison is not None
