@@ -5,10 +5,10 @@ everybody. `make_durable` decides how: few dirty logs are synced one by one; man
 journal, which is synced once.
 
 Who runs a round: the first thread that waits leads it, in its own time, so a lone writer pays for
-no hand-over. Threads that come while it syncs queue up; when it is done it wakes those it
-answered and hands the lead to the first that still waits. Rounds thereby grow with the load by
-themselves. When recent rounds had company, the leader also waits a moment for it (never longer
-than `commit_window`), because threads woken together come back together.
+no hand-over. Threads that come while it syncs wait at the gate of the next round (see `Round`);
+when it is done it lets one of them in to lead that, and its own threads go. Rounds thereby grow
+with the load by themselves. When recent rounds had much company, the leader also waits a moment
+for it (never longer than `commit_window`), because threads let go together come back together.
 
 A failed write is an error of its own batch only. A failed sync poisons the shards it covered:
 nobody is acknowledged, nothing is retried.
