@@ -2,6 +2,8 @@
 # make demo     see it work
 # make check    lint, format, types, architecture: seconds
 # make test     check, then the whole suite
+# make test-fast  the same with a small part of the states that the suites explore, for daily work
+# make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
 # make lock     resolve pyproject.toml into requirements.lock again (needs uv)
 # make clean    remove everything that make and the tools created
@@ -13,6 +15,8 @@ PYTHON ?= python3
 UV ?= uv
 WORKERS ?= 2
 TESTS ?= tests
+SCALE ?= 20
+SEED ?= $(shell date +%s)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +26,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test bench lock clean
+.PHONY: help setup demo check test test-fast torture bench lock clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -60,6 +64,15 @@ check: setup
 test: check
 	@echo "test: the suite, on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -q --no-header -n $(WORKERS) $(TESTS)
+
+test-fast: check
+	@echo "test: the suite, suites that explore at 3 %, on $(WORKERS) workers"
+	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) $(TESTS)
+
+torture: setup
+	@echo "torture: suites that explore, at $(SCALE) times, seed $(SEED), on $(WORKERS) workers"
+	@ESKER_SCALE=$(SCALE) ESKER_SEED=$(SEED) $(BIN)/python -m pytest -q --no-header \
+		-n $(WORKERS) -m suite --timeout 36000 $(TESTS)
 
 bench: setup
 	@$(BIN)/python -m bench.run

@@ -7,12 +7,14 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import esker
 from tests.helpers import FORTY, HandClock
+from tests.suites import Suite, Tallies, summary
 
 settings.register_profile("esker", deadline=None)  # a test is never failed by a busy machine
 settings.load_profile("esker")
@@ -78,3 +80,36 @@ def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     if root is not None and _open_files(root):
         gc.collect()  # what only a cycle holds, such as a caught exception, is not a leak
         assert not _open_files(root), "files are still open after the test"
+
+
+@pytest.fixture
+def tally(record_property: Any) -> Iterator[Tallies]:
+    """Counts what a part of a suite looked at; see tests/suites.py."""
+    parts: list[Suite] = []
+
+    def begin(name: str, lots: int = 1) -> Suite:
+        parts.append(Suite(name, lots))
+        return parts[-1]
+
+    yield begin
+    for part in parts:
+        record_property("suite", part.told())
+    for part in parts:
+        part.finish()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A line for each suite that ran, with what its parts looked at together."""
+    parts = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "teardown"
+        for name, value in report.user_properties
+        if name == "suite"
+    ]
+    lines = summary(parts)
+    if lines:
+        terminalreporter.section("suites")
+    for line in lines:
+        terminalreporter.write_line(line)
