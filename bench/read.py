@@ -5,7 +5,8 @@ mapped. Esker compares every checksum; LMDB has none, RocksDB verifies its block
 The peers hand out Python bytes, their only form, so their cost is the same in each of these rows.
 
 What a batch costs is paid per frame, so it matters how the records were written: as the buffer of
-`append` writes them, or as batches of 1,000, which are too large for sealing to merge.
+`append` writes them, or as batches of 1,000, which are too large for sealing to merge and are
+copied together when they are read.
 """
 
 from __future__ import annotations

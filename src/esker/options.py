@@ -22,6 +22,7 @@ SEGMENT_BYTES_MIN: Final = 4 << 10  # small segments are for tests
 SEGMENT_BYTES_MAX: Final = 1 << 30  # positions inside a segment are 32 bits wide, with room
 FRAME_BYTES_TARGET: Final = 512 << 10  # a frame this big is cheap to scan and to look up in
 FRAME_MERGE_BELOW: Final = 32 << 10  # frames smaller than this on average are merged at seal
+FRAME_JOIN_BELOW: Final = 256 << 10  # smaller ones are read together, by copying
 FRAMES_PER_CLEAN_LOG: Final = 4_096  # a log with more frames is sealed by close: opening stays fast
 RECORD_BYTES_DEFAULT: Final = 16 << 20
 SMALL_RECORD_BYTES: Final = 4_096  # larger ones are counted against the buffer one by one

@@ -22,7 +22,7 @@ from esker.format.checksum import Hasher, checksum
 from esker.format.columns import Body, Columns
 from esker.format.frame import HEADER_SIZE, Header
 from esker.format.segment import Footer, SegmentHeader
-from esker.options import FRAME_BYTES_TARGET, FRAME_MERGE_BELOW
+from esker.options import FRAME_BYTES_TARGET, FRAME_JOIN_BELOW, FRAME_MERGE_BELOW
 from esker.storage import merge, scan
 from esker.storage.files import File, Files, join, parent
 from esker.storage.sealed import SealedSegment
@@ -228,7 +228,7 @@ class LogSegment:
             last < frames
             and directory.first_rows[last] < stop
             and directory.positions[last] - begin < limit
-            and directory.positions[last] - directory.positions[last - 1] < FRAME_MERGE_BELOW
+            and directory.positions[last] - directory.positions[last - 1] < FRAME_JOIN_BELOW
         ):
             last += 1
         end = directory.positions[last] if last < frames else self.end

@@ -17,6 +17,7 @@ from esker.format.frame import Damage, Header
 from esker.storage.files import File
 
 _WINDOW: Final = 1 << 20
+_GLANCE: Final = 4 << 10
 _STEP: Final = 8
 
 
@@ -52,14 +53,19 @@ class Verdict(NamedTuple):
 
 
 class Window:
-    """Reads a file in large pieces and hands out small ones."""
+    """Reads a file in pieces and hands out smaller ones.
 
-    __slots__ = ("_data", "_file", "_start", "size")
+    Pieces grow while they are asked for one behind the other, and are small again after a leap: so
+    small frames are read in bulk, and of large ones whose bodies nobody wants only the headers.
+    """
+
+    __slots__ = ("_data", "_file", "_piece", "_start", "size")
 
     def __init__(self, file: File, size: int) -> None:
         self._file = file
         self._start = 0
         self._data: Any = b""
+        self._piece = _GLANCE
         self.size = size
 
     def at(self, position: int, size: int) -> Any:
@@ -67,9 +73,10 @@ class Window:
         size = min(size, self.size - position)
         begin = position - self._start
         if begin < 0 or begin + size > len(self._data):
-            self._data = memoryview(
-                self._file.read(position, min(max(size, _WINDOW), self.size - position))
-            )
+            follows = 0 <= begin <= len(self._data)
+            self._piece = min(self._piece * 4, _WINDOW) if follows else _GLANCE
+            wanted = min(max(size, self._piece), self.size - position)
+            self._data = memoryview(self._file.read(position, wanted))
             self._start = position
             begin = 0
         return self._data[begin : begin + size]

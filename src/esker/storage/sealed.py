@@ -18,7 +18,7 @@ from esker.format.checksum import checksum
 from esker.format.columns import Columns
 from esker.format.frame import HEADER_SIZE, Header
 from esker.format.segment import Footer, SegmentHeader
-from esker.options import FRAME_MERGE_BELOW
+from esker.options import FRAME_JOIN_BELOW
 from esker.storage import merge, scan
 from esker.storage.maps import Maps
 from esker.storage.segment import Directory, cut, time_range, time_row
@@ -128,9 +128,11 @@ class SealedSegment:
             raise self._corrupt_before(footer, row)
         data = memoryview(self.data())
         take: list[tuple[int, Header, Any]] = []
-        total = 0
-        while at < len(footer.positions) and footer.first_rows[at] < stop:
-            position = footer.positions[at]
+        total, positions = 0, footer.positions
+        while at < len(positions) and footer.first_rows[at] < stop:
+            position, following = positions[at], positions[min(at + 1, len(positions) - 1)]
+            if take and total + following - position > max_bytes:
+                break
             try:
                 item = self._frame(data, at, position, footer)
             except Corruption:
@@ -138,13 +140,13 @@ class SealedSegment:
                     raise
                 break  # readable so far; the next read begins here and says what is wrong
             if take and (
-                item[1].raw_size >= FRAME_MERGE_BELOW
+                item[1].raw_size >= FRAME_JOIN_BELOW
                 or item[1].first_row != take[-1][1].first_row + take[-1][1].count
             ):
                 break
             take.append(item)
             total += item[1].raw_size
-            if item[1].raw_size >= FRAME_MERGE_BELOW or total >= max_bytes:
+            if item[1].raw_size >= FRAME_JOIN_BELOW or total >= max_bytes:
                 break
             at += 1
         if not take:

@@ -24,7 +24,7 @@ from esker.format.checksum import checksum, checksum_parts
 from esker.format.columns import Body, Columns
 from esker.format.frame import HEADER_SIZE, Header
 from esker.format.segment import Footer, SegmentHeader
-from esker.options import FRAME_BYTES_TARGET, FRAME_MERGE_BELOW
+from esker.options import FRAME_BYTES_TARGET, FRAME_JOIN_BELOW
 
 
 class Compress(NamedTuple):
@@ -128,11 +128,11 @@ def frames_together(found: list[tuple[int, Header, Any]]) -> int:
     """How many frames to hand out as one batch: small ones together, a large one alone."""
     total, take = 0, 0
     for _, header, _ in found:
-        if take and (header.raw_size >= FRAME_MERGE_BELOW or total > FRAME_BYTES_TARGET):
+        if take and (header.raw_size >= FRAME_JOIN_BELOW or total > FRAME_BYTES_TARGET):
             break
         take += 1
         total += header.raw_size
-        if header.raw_size >= FRAME_MERGE_BELOW:
+        if header.raw_size >= FRAME_JOIN_BELOW:
             break
     return take
 
