@@ -707,3 +707,27 @@ def test_recovery_needs_no_room_for_its_counters() -> None:
     disk.fail(Fault(errno.ENOSPC, forever=True, calls=frozenset({"page"})))
     with opened(disk) as store:
         assert values(store) == [b"a"]
+
+
+def test_findings_poison_and_failed_sealing_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """What nobody asked for goes to the logger "esker"."""
+    disk = SimulatedDisk(7)
+    store = esker.open("/store", files=disk, clock=ManualClock(), background=False)
+    topic = store.create("t", durability="fsync", segment_records=2)
+    topic.append_many([b"1", b"2"], wait=True)
+    topic.append_many([b"3", b"4"], wait=True)
+    disk.fail(Fault(errno.ENOSPC, calls=frozenset({"create", "write"}), inside=".seg"))
+    disk.fail(Fault(errno.EIO, calls=frozenset({"rename"})))
+    store.tick()
+    assert "sealing" in caplog.text
+    disk.heal()
+    disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".log"))
+    with pytest.raises(esker.EskerError):
+        topic.append(b"5", wait=True)
+    assert "in doubt" in caplog.text
+    store._context.forked = True
+    store.close()
+    caplog.clear()
+    with esker.open("/store", files=disk.kill(), clock=ManualClock(), background=False) as found:
+        assert [str(finding) for finding in found.recovery.findings] == caplog.messages
+        assert caplog.messages

@@ -93,6 +93,11 @@ class AsyncStore:
         await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
         return self[name]
 
+    async def delete(self, name: str, *, missing_ok: bool = False) -> None:
+        """As `Store.delete`."""
+        await self._run(lambda: self._store.delete(name, missing_ok=missing_ok))
+        self._topics.pop(name, None)
+
     async def topics(self) -> list[str]:
         """The names of the topics, sorted."""
         return await self._run(lambda: list(self._store))
@@ -251,6 +256,10 @@ class AsyncTopic:
 
     async def sync(self) -> None:
         await self._store._run(self._topic.sync)
+
+    async def delete(self, before: Any, shard: int | None = None) -> int:
+        """As `Topic.delete`."""
+        return await self._store._run(lambda: self._topic.delete(before, shard))
 
     async def wait_durable(self, offset: int, shard: int = 0) -> None:
         await self._store._run(lambda: self._topic.wait_durable(offset, shard))

@@ -75,6 +75,11 @@ class TopicNotFound(EskerError, KeyError):
     code = "topic_not_found"
 
 
+def deleted(topic: str) -> TopicNotFound:
+    """What whoever holds on to a deleted topic is told."""
+    return TopicNotFound(f"topic {topic!r} was deleted; store[{topic!r}] is what is there now")
+
+
 class TopicExists(EskerError):
     """`create` was asked for a topic that is there already, with other options."""
 

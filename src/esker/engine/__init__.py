@@ -16,6 +16,7 @@
     survey.py      the logs of a shard after a crash: what is to become of each
     replay.py      journals of dead processes, written into the logs they speak of
     recatalog.py   names and options of topics, found again in their segments
+    removal.py     what is deleted on request: topics, and records before an offset
     findings.py    what recovery may find, in words
     quarantine.py  the place for what cannot be used and must not be lost
 

@@ -14,7 +14,8 @@ from collections import deque
 
 from esker.engine import tally
 from esker.engine.buffer import CLOSED, Buffer
-from esker.engine.context import Context
+from esker.engine.context import LOG, Context
+from esker.engine.removal import unlink_tree
 from esker.engine.shard import Shard
 from esker.errors import EskerError
 
@@ -29,6 +30,7 @@ class Background:
         self._lingering: deque[tuple[float, Shard, Buffer]] = deque()
         self._to_seal: deque[Shard] = deque()
         self._to_reserve: deque[Shard] = deque()
+        self._to_remove: deque[str] = deque()  # directories of deleted topics
         self._wake = threading.Event()
         self._wake_sealer = threading.Event()
         self._wake_stop = threading.Event()
@@ -69,6 +71,13 @@ class Background:
 
     def seal_soon(self, shard: Shard) -> None:
         self._to_seal.append(shard)
+        if self._context.options.background:
+            self._start()
+            self._wake_sealer.set()
+
+    def remove_soon(self, folder: str) -> None:
+        """Unlink a directory that nobody needs any more."""
+        self._to_remove.append(folder)
         if self._context.options.background:
             self._start()
             self._wake_sealer.set()
@@ -150,8 +159,15 @@ class Background:
         if shard.synced_later:
             self.sync_soon(shard)
 
+    def remove(self) -> None:
+        """Unlink what deleted topics left; what fails is tried again by the next opening."""
+        while self._to_remove:
+            with contextlib.suppress(EskerError):
+                unlink_tree(self._context.files, self._to_remove.popleft())
+
     def seal_step(self) -> bool:
         """Seal one rolled log. False when there is none."""
+        self.remove()
         while self._to_seal:
             shard = self._to_seal[0]
             try:
@@ -160,6 +176,7 @@ class Background:
             except EskerError as problem:
                 if shard.counters is not None:
                     shard.counters.add("seal_errors")
+                LOG.warning("sealing %s: %s", shard.folder, problem)
                 shard.trouble = problem
             self._to_seal.popleft()
         return False

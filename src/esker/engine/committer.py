@@ -329,6 +329,9 @@ class Committer:
         """
         started = self._context.clock.monotonic()
         for key, (shard, log) in list(self._journaled.items()):
+            if shard.gone:
+                del self._journaled[key]
+                continue
             if shard.poison is not None:
                 continue
             try:

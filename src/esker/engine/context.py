@@ -1,7 +1,13 @@
-"""What all parts of one open store share."""
+"""What all parts of one open store share.
+
+What goes wrong is raised or returned to whoever asked. What nobody asked for also goes to the
+logger "esker", for those who listen: findings of a recovery, a shard that is poisoned, a failed
+sealing. Nothing is logged per record.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,6 +22,10 @@ if TYPE_CHECKING:
     from esker.engine.background import Background
     from esker.engine.committer import Committer
     from esker.engine.shard import Shard
+
+
+LOG = logging.getLogger("esker")
+LOG.addHandler(logging.NullHandler())
 
 
 class Gauge:

@@ -16,11 +16,12 @@ from typing import Final
 
 from esker.engine.context import Context
 from esker.engine.layout import list_segments, shard_folder
-from esker.errors import Corruption, FormatTooNew, StorageError
+from esker.errors import Corruption, FormatTooNew, StorageError, deleted
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.counters import WORD
 from esker.format.segment import HEADER_SIZE
+from esker.format.state import State
 from esker.storage import scan
 from esker.storage.counters import Counters, Published
 from esker.storage.files import join
@@ -50,6 +51,7 @@ class Follower:
         self._lock = threading.Lock()  # guards everything here
         self._counters: Counters | None = None
         self._seen: object = None
+        self._floor = 0  # what the page called the oldest offset when we looked at the state
         self._known: dict[names.SegmentName, Segment] = {}
 
     def refresh(self) -> int:
@@ -107,6 +109,8 @@ class Follower:
                 published = newer or published
         self._seen = published
         self.settled = False
+        if self._oldest() != self._floor:
+            self._find_floor(StateFile(self.context.files, self.folder).load())
         self.visible, self.durable = published.visible, published.durable
 
     def _take(self, published: Published) -> None:
@@ -140,7 +144,7 @@ class Follower:
 
     def _list(self, published: int | None) -> dict[names.SegmentName, Segment]:
         """The segments that are there; beside a writer, without a log that it is still making."""
-        found = list_segments(self.context.files, self.folder)
+        found = self._names()
         sealed = {name.segment for name in found if name.sealed}
         known: dict[names.SegmentName, Segment] = {}
         for name in found:
@@ -152,6 +156,21 @@ class Follower:
                 continue
             known[name] = (published is not None and self._known.get(name)) or self._open(name)
         return known
+
+    def _oldest(self) -> int:
+        """What the page says; a hint that the state page has changed, not a fact."""
+        return self._counters.words[WORD["oldest_offset"]] if self._counters is not None else 0
+
+    def _find_floor(self, state: State | None) -> None:
+        if state is not None:
+            self.earliest = max(self.earliest, state.earliest)
+        self._floor = self._oldest()
+
+    def _names(self) -> list[names.SegmentName]:
+        found = list_segments(self.context.files, self.folder)
+        if not found and not self.context.files.kind(self.folder):
+            raise deleted(self.entry.name)
+        return found
 
     def _unfinished(self, name: names.SegmentName) -> bool:
         """A log whose writer died before its header was there; a recovery would remove it."""
@@ -180,14 +199,14 @@ class Follower:
     def _inspect(self) -> None:
         """No writer lives: walk the logs, change nothing."""
         files = self.context.files
-        found = list_segments(files, self.folder)
+        found = self._names()
         sizes = []
         for name in found:
             if not name.sealed:
                 file = files.open(join(self.folder, names.segment(*name[:2], sealed=False)), "r")
                 sizes.append(file.size())
                 file.close()
-        fingerprint = (tuple(found), tuple(sizes))
+        fingerprint = (tuple(found), tuple(sizes), self._oldest())
         if fingerprint == self._seen:
             return
         known = self._list(None)
@@ -209,6 +228,7 @@ class Follower:
             if verdict.torn is not None:
                 break
         self._known, self.segments = known, tuple(kept)
+        self._find_floor(state)
         end = state.end_offset if state is not None and state.clean else 0
         if kept:
             end = max(end, kept[-1].base + kept[-1].rows)

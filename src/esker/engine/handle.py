@@ -13,7 +13,7 @@ from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.follower import Follower
 from esker.engine.reader import View, count_records, earliest_of
 from esker.engine.shard import Shard
-from esker.errors import InvalidOption, InvalidRecord, TopicNotFound, nearest
+from esker.errors import InvalidOption, InvalidRecord, TopicNotFound, deleted, nearest
 from esker.format.catalog import TopicEntry
 from esker.options import TopicOptions
 
@@ -31,6 +31,7 @@ class Handle:
         self._buffer: Buffer = CLOSED
         self._shards: list[Shard] = []
         self._followers: list[Follower] = []
+        self._gone = False  # deleted: this handle is of no use any more
         self._turn = 0
         self._shared = 0  # flushes left before a buffer may have an owner again
         self._lock = Lock()  # guards _entry, _shards, _followers
@@ -58,6 +59,8 @@ class Handle:
         entry = self._entry
         if entry is None:
             with self._lock:
+                if self._gone:
+                    raise deleted(self.name)
                 entry = self._entry or self._attach(self._store._ensure(self.name))
         return entry
 
@@ -67,6 +70,8 @@ class Handle:
         entry = self._entry
         if entry is not None:
             return entry
+        if self._gone:
+            raise deleted(self.name)
         with self._lock:
             known = self._entry or self._store._lookup(self.name)
             if known is None:
@@ -97,10 +102,19 @@ class Handle:
         entry = self._entry
         return entry.options.max_record_bytes if entry else self._store._limit_of(self.name)
 
+    def _forsake(self) -> None:
+        """The topic was deleted; whoever still has this handle is told."""
+        with self._lock:
+            self._gone, self._entry, self._buffer = True, None, CLOSED
+            for follower in self._followers:
+                follower.forget()
+
     # ---- views ----------------------------------------------------------------------------
 
     def _view(self, number: int) -> View:
         """The freshest view of a shard: our own writer's, or what another process published."""
+        if self._gone:
+            raise deleted(self.name)
         shard = self._shards[number]
         if shard.writing:
             return shard

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from esker.engine.batch import Batch, record_at
 from esker.engine.context import Context
-from esker.errors import Corruption, DataGap, InvalidOption
+from esker.engine.follower import Follower
+from esker.errors import Corruption, DataGap, InvalidOption, StorageError
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Columns
 from esker.format.segment import GAP_CORRUPT, GAP_REASONS
@@ -102,13 +103,14 @@ def find_time(view: View, timestamp: int) -> int:
     """The first offset whose record is at or after a time; the end when there is none."""
     segments = view.segments
     # header i+1 knows the largest timestamp before it, so this is a binary search on headers
-    at = bisect_left(segments, timestamp, 1, key=lambda s: s.header.previous_high) - 1 \
-        if len(segments) > 1 else 0  # fmt: skip
-    for segment in segments[max(at, 0) :]:
+    least = max(0, bisect_right(segments, view.earliest, key=_base) - 1)  # those before are deleted
+    at = bisect_left(segments, timestamp, least + 1, key=lambda s: s.header.previous_high) - 1 \
+        if len(segments) > least + 1 else least  # fmt: skip
+    for segment in segments[max(at, least) :]:
         rows = min(segment.rows, view.visible - segment.base)
         row = segment.find_time(timestamp, rows)
         if row < rows:
-            return segment.base + row
+            return max(segment.base + row, view.earliest)
     return view.visible
 
 
@@ -126,6 +128,9 @@ def read_batches(
     before: Segment | None = None
     while offset < stop:
         view.context.require_open()
+        if offset < view.earliest:  # deleted on request: not a gap
+            offset = view.earliest
+            continue
         segments = view.segments
         at = bisect_right(segments, offset, key=_base) - 1
         if at < 0:
@@ -165,6 +170,10 @@ def read_batches(
         before = segment
         try:
             row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
+        except StorageError:
+            if not _deleted(view, offset):
+                raise
+            continue
         except Corruption:
             after = end_of_hole(segment, row)
             if after is None:
@@ -175,6 +184,13 @@ def read_batches(
         for piece in _pieces(columns, max_bytes, max_records):
             yield Batch(view.number, offset, piece)
             offset += piece.count
+
+
+def _deleted(view: View, offset: int) -> bool:
+    """Whether a record was deleted on request since the view was taken."""
+    if isinstance(view, Follower):
+        view.refresh()
+    return offset < view.earliest
 
 
 def read_one(view: View, offset: int) -> Record | None:

@@ -36,7 +36,8 @@ def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) ->
         path = join(context.root, names.catalog(1))
         report.findings.append(Finding("damaged_catalog", path, "there is no catalog, but topics"))
     used = [
-        names.parse_number(n) or 0 for n in context.files.list(join(context.root, names.TOPICS))
+        names.parse_number(name) or names.parse_deleted(name) or 0
+        for name in context.files.list(join(context.root, names.TOPICS))
     ]
 
     def complete(current: Catalog) -> Catalog:

@@ -28,6 +28,7 @@ from esker.engine.findings import CASES, Finding, Recovery, Say
 from esker.engine.layout import is_clean, list_segments, shard_folder
 from esker.engine.quarantine import quarantine
 from esker.engine.recatalog import recover_catalog
+from esker.engine.removal import finish_removals
 from esker.engine.replay import Replay, dismiss, gather, redo
 from esker.errors import Corruption, StorageError
 from esker.format import catalog as catalog_format
@@ -60,6 +61,7 @@ def recover_store(context: Context, catalog: CatalogFile) -> Recovery:
     report = Recovery()
     files, root = context.files, context.root
     recover_catalog(context, catalog, report)
+    finish_removals(context, catalog)
     dead_possible = any(
         names.parse_journal(name) for name in files.list(join(root, names.JOURNALS))
     )
@@ -124,7 +126,15 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
             reason = "it speaks of a shard that another process holds"
             report.findings.append(Finding("unrecovered", item.path, reason))
             continue
-        dismiss(context, item, report, needed=item.path in needed, orphans=owners - done)
+        orphans = {owner for owner in owners - done if not _was_deleted(catalog, owner[0], report)}
+        dismiss(context, item, report, needed=item.path in needed, orphans=orphans)
+
+
+def _was_deleted(catalog: CatalogFile, topic: int, report: Recovery) -> bool:
+    """A number that was given out and is not in the catalog; if the catalog can be believed."""
+    known = catalog.catalog
+    given = topic < known.next_id and all(entry.id != topic for entry in known.topics)
+    return given and "damaged_catalog" not in report.labels
 
 
 # ---- one shard -------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from typing import Any
 
 from esker.engine import tally
 from esker.engine.buffer import CLOSED, Buffer
-from esker.engine.context import Context
+from esker.engine.context import LOG, Context
 from esker.engine.layout import is_clean, list_segments, load_log, shard_folder, size_of
-from esker.errors import EskerError, Poisoned, StorageError, WriterBusy
+from esker.errors import EskerError, Poisoned, StorageError, WriterBusy, deleted
 from esker.format import catalog as catalog_format
 from esker.format import columns as cols
 from esker.format import frame, names
@@ -94,6 +94,7 @@ class Shard:
         self._reserved_when = -100.0
         self._block = RESERVE_OFFSETS
         self.poison: EskerError | None = None
+        self.gone = False  # the topic was deleted
         self.trouble: EskerError | None = None  # the last failed background write, until one works
         self.counters: Counters | None = None
         self.door: Any = None  # the topic, whose `_buffer` is the owner's way in
@@ -135,6 +136,7 @@ class Shard:
             words[WORD["boot_low"]] = int.from_bytes(context.boot[8:], "big")
             self._publish_segments()
             self._publish()
+            self._drop_forgotten()
         except BaseException:
             self._release_writer_lock()
             raise
@@ -144,6 +146,8 @@ class Shard:
 
     def _take_writer_lock(self) -> None:
         path = join(self.folder, names.LOCK)
+        if not self.context.files.kind(self.folder):
+            raise deleted(self.entry.name)
         lock = self.context.files.lock(path, self.context.note)
         if isinstance(lock, Holder):
             raise WriterBusy(
@@ -261,6 +265,7 @@ class Shard:
                 f"a write to {log.path} failed ({problem}) and could not be undone ({worse}); "
                 f"offsets from {self.next} on are in doubt"
             )
+            LOG.error("%s", self.poison)
 
     def _room_for(self, size: int) -> LogSegment:
         log, options = self.active, self.entry.options
@@ -385,6 +390,38 @@ class Shard:
             )
         )  # fmt: skip
         self.ceiling = ceiling
+
+    def _begin_at(self, offset: int) -> None:
+        """The shard begins here from now on, durably; what is below is deleted."""
+        before, self.earliest = self.earliest, offset
+        try:
+            with self._state_lock:
+                self._store_state(clean=False, ceiling=self.ceiling)
+        except BaseException:
+            self.earliest = before
+            raise
+
+    def _drop_forgotten(self) -> None:
+        """Unlink sealed segments that end where the shard begins, or before; never the last."""
+        gone: list[SealedSegment] = []
+        while len(self.segments) > len(gone) + 1 and len(self.sealed) > len(gone) \
+                and self.segments[len(gone) + 1].base <= self.earliest:  # fmt: skip
+            gone.append(self.sealed[len(gone)])
+        if gone:
+            self.sealed = self.sealed[len(gone) :]
+            self._publish_segments()
+            for segment in gone:
+                self.maps.drop(segment.path)
+                try:
+                    self.files.unlink(segment.path)
+                except StorageError:  # it is deleted all the same; its file goes another time
+                    self._count("retention_errors")
+            self._count("segments_deleted", len(gone))
+            self._count("bytes_reclaimed", sum(segment.size for segment in gone))
+
+    def _count(self, name: str, amount: int = 1) -> None:
+        if self.counters is not None:
+            self.counters.add(name, amount)
 
     # -- the buffer --
 
@@ -531,6 +568,7 @@ class Shard:
                 f"Offsets {self.durable}..{max(self.next - 1, self.durable)} are in doubt; "
                 "close the store and open it again to go on with what is really there."
             )
+            LOG.error("%s", self.poison)
 
     @property
     def in_doubt(self) -> bool:
@@ -603,14 +641,25 @@ class Shard:
                     self._flush()
                     self._close_cleanly()
             finally:
-                self.writing = False
-                self._state.close()
                 for log in [*self.rolled, *([self.active] if self.active else [])]:
                     log.close()
-                if self.counters is not None:
-                    self.counters.set("writer_pid", 0)
-                    self.counters = None
-                self._release_writer_lock()
+                self._end()
+
+    def _end(self) -> None:
+        self.writing = False
+        self._state.close()
+        if self.counters is not None:
+            self.counters.set("writer_pid", 0)
+            self.counters = None
+        self._release_writer_lock()
+
+    def _vanish(self) -> None:
+        """The topic was deleted: nothing is written any more. Readers finish what they hold."""
+        self._drain()
+        self.freed(sum(end - log.synced for log, end in self.unsynced()))
+        self.gone, self.poison = True, deleted(self.entry.name)
+        self.rolled, self.active = [], None
+        self._end()
 
     def _close_cleanly(self) -> None:
         if self.durability == "ephemeral":

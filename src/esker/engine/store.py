@@ -17,9 +17,10 @@ from esker.clock import SYSTEM_CLOCK, Clock
 from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
 from esker.engine.committer import Committer
-from esker.engine.context import Context
+from esker.engine.context import LOG, Context
 from esker.engine.layout import shard_folder
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
+from esker.engine.removal import remove_topic
 from esker.engine.shard import Shard
 from esker.engine.topic import Topic
 from esker.errors import (
@@ -29,7 +30,9 @@ from esker.errors import (
     StorageError,
     StoreClosed,
     TopicExists,
+    TopicNotFound,
     UnsafePath,
+    nearest,
 )
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
@@ -138,6 +141,38 @@ class Store:
         context.files.sync_dir(folder)
         context.files.sync_dir(top)
 
+    def delete(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete a topic and everything in it, for good; what was buffered goes with it.
+
+        Nobody else may be writing it (WriterBusy). Its files are unlinked in the background. A
+        topic of the same name that is created later is another one.
+        """
+        context = self._context
+        context.require_writable()
+        opts.topic_name(name)
+        with self._lock:
+            entry = self._lookup(name)
+            if entry is None:
+                if missing_ok:
+                    return
+                raise TopicNotFound(
+                    f"no topic {name!r} in {self.path}; {nearest(name, list(self))}"
+                )
+            topic = self[name]
+            topic._existing()
+            shards = list(topic._shards)
+            try:
+                remove_topic(context, self._catalog, entry, shards)
+            finally:
+                if all(shard.gone for shard in shards):
+                    topic._forsake()
+                    self._topics.pop(name, None)
+                    for shard in shards:
+                        context.shards.remove(shard)
+
+    def __delitem__(self, name: str) -> None:
+        self.delete(name)
+
     def _lookup(self, name: str) -> TopicEntry | None:
         entry = self._catalog.find(name)
         if entry is None and self._catalog.refresh():
@@ -222,6 +257,7 @@ class Store:
             context.closed = True
             return
         context.background.stop()
+        context.background.remove()
         problems: list[BaseException] = []
         try:
             self._close_shards(problems)
@@ -312,6 +348,8 @@ def open_store(
     except BaseException:
         context.closed = True
         raise
+    for finding in opened.recovery.findings:
+        LOG.warning("%s", finding)
     return opened
 
 

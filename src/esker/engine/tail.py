@@ -40,6 +40,7 @@ class Tail:
             for batch in read_batches(view, self.cursors[number], end, gaps=self._gaps):
                 self.cursors[number] = batch.last + 1
                 yield batch
+            self.cursors[number] = max(self.cursors[number], min(view.earliest, end))
             if self._gaps == "skip":  # a skipped gap yields nothing, and is behind us all the same
                 self.cursors[number] = max(self.cursors[number], end)
 
@@ -63,7 +64,7 @@ class Tail:
 
     def _more(self) -> bool:
         return any(
-            shard.context.closed or shard.visible > self.cursors[shard.number]
+            shard.context.closed or shard.gone or shard.visible > self.cursors[shard.number]
             for shard in self._shards
         )
 

@@ -97,7 +97,8 @@ def tell(shard: Shard) -> None:
     if counters is None:
         return
     counters.set("next_issued", shard.next if buffer is CLOSED else buffer.base + len(buffer))
-    counters.set("oldest_offset", shard.segments[0].base if shard.segments else shard.next)
+    first = shard.segments[0].base if shard.segments else shard.next
+    counters.set("oldest_offset", max(first, shard.earliest))
     if log is not None:
         counters.set("file_bytes", log.end)
         counters.set("last_segment", log.number)

@@ -15,9 +15,12 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any
 
+from esker import positions
 from esker.engine import intake
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.handle import Handle
+from esker.engine.reader import resolve
+from esker.engine.removal import forget_before
 from esker.engine.shard import Shard, encode, encode_arrow
 from esker.errors import (
     BatchTooLarge,
@@ -240,6 +243,29 @@ class Writing(Handle):
         context.committer.make_durable(context.shards)
         if deadline is not None and context.clock.monotonic() > deadline and context.gauge.over:
             raise CommitTimeout(f"the disk did not keep up within {wait} s; not accepted")
+
+    def delete(self, before: Any, shard: int | None = None) -> int:
+        """Delete the records before a position, for good; returns how many they were.
+
+        `before` is a position as everywhere: an offset, "@-7d", "latest" for all. It is taken as
+        of now, in each shard by itself; an offset needs a shard when there are several. Readers
+        begin behind what was deleted, and are not told of a gap. The call returns when the
+        deletion is durable; space is given back by whole segments.
+        """
+        context = self._store._context
+        context.require_writable()
+        position = positions.parse(before, context.clock.now_us())
+        count = self._existing().options.shards
+        if position.kind == "offset" and shard is None and count > 1:
+            raise InvalidOption(
+                f"before={before!r}: topic {self.name!r} has {count} shards, each with offsets "
+                "of its own; say which with shard=N, or give a time or latest"
+            )
+        self.sync()  # no crash may take the log back to before its beginning
+        return sum(
+            forget_before(self._shards[view.number], resolve(view, position))
+            for view in self._views(shard)
+        )
 
     def append_many(self, records: Iterable[Any], wait: bool | float = False) -> Span | Spans:
         """Append records (bytes, text or Record) as one atomic batch, written when this returns.

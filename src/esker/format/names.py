@@ -7,6 +7,7 @@ Names are made of numbers, never of what a user typed, and are sorted as numbers
     DATA/catalog.lock, DATA/recovery.lock    kernel locks
     DATA/journal/00000003.journal            redo journals, and NNN.lock beside each
     DATA/quarantine/                         what was set aside, never deleted by Esker
+    DATA/topics/00000011.deleted/            topic 11, whose files are about to go
     DATA/topics/00000012/0003/               topic 12, shard 3
         00000005-00000000000000081920.log    segment 5 from offset 81920, being written
         00000004-00000000000000000000.seg    segment 4, sealed
@@ -28,6 +29,7 @@ STATE: Final = "state"
 COUNTERS: Final = "counters"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
+DELETED: Final = ".deleted"
 
 _CATALOG = re.compile(r"catalog-(\d{8,})", re.ASCII)
 _SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)", re.ASCII)
@@ -63,6 +65,11 @@ def shard(number: int) -> str:
 def parse_number(name: str) -> int | None:
     """The number of a topic's or a shard's directory."""
     return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def parse_deleted(name: str) -> int | None:
+    """The number of a topic that was deleted, from what is left of its directory."""
+    return parse_number(name[: -len(DELETED)]) if name.endswith(DELETED) else None
 
 
 def segment(segment_id: int, base: int, *, sealed: bool) -> str:

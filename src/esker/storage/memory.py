@@ -106,6 +106,8 @@ class MemoryFiles:
         inside = old + "/"
         for known in [name for name in self.files if name.startswith(inside)]:
             self.files[new + known[len(old) :]] = self.files.pop(known)
+        for known in [name for name in self.pages if name.startswith(inside)]:
+            self.pages[new + known[len(old) :]] = self.pages.pop(known)
         for known in [name for name in self.dirs if name == old or name.startswith(inside)]:
             self.dirs.discard(known)
             self.dirs.add(new + known[len(old) :])
@@ -118,6 +120,15 @@ class MemoryFiles:
         if path in self.files:
             raise UnsafePath(f"cannot use {path}: it is not a directory", path=path)
         self.dirs.add(path)
+
+    def remove_dir(self, path: str) -> None:
+        if path not in self.dirs:
+            raise told(FileNotFoundError(errno.ENOENT, "No such directory"), "delete", path)
+        if self.list(path):
+            raise told(OSError(errno.ENOTEMPTY, "Directory not empty"), "delete", path)
+        self.dirs.discard(path)
+        for known in [name for name in self.pages if name.startswith(path + "/")]:
+            del self.pages[known]
 
     def sync_dir(self, path: str) -> None:
         pass

@@ -32,7 +32,7 @@ from esker.testing.inodes import Fate, Folder, Inode, Move, Node, Tree
 GRAVES: Final = 8  # how many deleted files may come back as stale bytes
 _DOING: Final = {
     "edit": "open", "write": "write to", "page": "map", "unlink": "delete",
-    "make_dir": "create", "sync_dir": "sync directory", "kind": "look at",
+    "make_dir": "create", "remove_dir": "delete", "sync_dir": "sync directory", "kind": "look at",
 }  # fmt: skip
 
 When = Literal["before", "after"]
@@ -220,6 +220,14 @@ class SimulatedDisk:
             return
         call = self._enter("make_dir", path)
         Move((folder, name, Folder()))
+        self._leave(call)
+
+    def remove_dir(self, path: str) -> None:
+        call = self._enter("remove_dir", path)
+        if self._folder(path, "delete").entries:
+            raise told(OSError(errno.ENOTEMPTY, "Directory not empty"), "delete", path)
+        folder, name = self._place(path, "delete")
+        Move((folder, name, None))
         self._leave(call)
 
     def sync_dir(self, path: str) -> None:

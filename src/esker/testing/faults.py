@@ -14,7 +14,7 @@ from typing import Final
 CALLS: Final = frozenset(
     {
         "open", "edit", "create", "read", "write", "sync", "truncate", "allocate", "map", "page",
-        "rename", "unlink", "make_dir", "sync_dir", "list", "kind", "lock",
+        "rename", "unlink", "make_dir", "remove_dir", "sync_dir", "list", "kind", "lock",
     }
 )  # fmt: skip
 """Every call that the operating system may refuse; `edit` is opening to write."""
@@ -22,7 +22,7 @@ CALLS: Final = frozenset(
 CHANGES: Final = frozenset(
     {
         "create", "write", "sync", "truncate", "allocate", "page", "rename", "unlink", "make_dir",
-        "sync_dir", "lock",
+        "remove_dir", "sync_dir", "lock",
     }
 )  # fmt: skip
 """Those after which a power cut may leave something else than before."""
@@ -34,7 +34,7 @@ HAPPENS_TO: Final[dict[int, frozenset[str]]] = {
     ),
     errno.EROFS: frozenset(
         {"edit", "create", "write", "truncate", "allocate", "page", "rename", "unlink",
-         "make_dir", "lock"}
+         "make_dir", "remove_dir", "lock"}
     ),
     errno.EMFILE: frozenset({"open", "edit", "create", "page", "sync_dir", "list", "lock"}),
 }  # fmt: skip

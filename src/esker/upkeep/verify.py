@@ -221,6 +221,9 @@ class Check:
         there: set[int] = set()
         for name in sorted(self.files.list(top)):
             number = names.parse_number(name)
+            if names.parse_deleted(name) is not None:
+                self.say("leftover", join(top, name), "a topic that was deleted")
+                continue
             if number is None or self.files.kind(join(top, name)) != "dir":
                 self.say("stranger", join(top, name), "not a topic's directory")
                 continue

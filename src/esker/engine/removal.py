@@ -1,0 +1,111 @@
+"""What is deleted on request: a topic, or the records of a shard before an offset.
+
+Both are one durable change that says what is gone. The files go afterwards, and whatever stops that
+half-way, it is taken up again later.
+
+    a topic             its directory is renamed to NNN.deleted, and that name synced: from here on
+                        it is gone, also should the catalog be lost and made anew from the segments;
+                        then the catalog is written without it; then its files are unlinked
+    before an offset    the state page says that the shard begins there, synced; then the segments
+                        wholly below go, the oldest first
+
+A topic can be deleted only by who may write it: every shard is taken first, so a process that is
+writing one of them is named, and nothing has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+
+from esker.engine.context import Context
+from esker.engine.reader import count_records, earliest_of
+from esker.engine.shard import Shard
+from esker.errors import StorageError
+from esker.format import names
+from esker.format.catalog import Catalog, TopicEntry
+from esker.storage.catalog import CatalogFile
+from esker.storage.files import Files, join
+
+# ---- a topic ---------------------------------------------------------------------------------
+
+
+def remove_topic(
+    context: Context, catalog: CatalogFile, entry: TopicEntry, shards: Sequence[Shard]
+) -> None:
+    """Delete a topic with everything in it, also what was not yet written."""
+    folder = join(context.root, names.TOPICS, names.topic(entry.id))
+    if context.files.kind(folder):
+        for shard in shards:
+            with shard.lock:
+                shard.open_for_writing()
+    with ExitStack() as locks:
+        for shard in shards:
+            locks.enter_context(shard.lock)
+        try:
+            catalog.change(lambda known: _without(context, known, folder, entry.id), context.note)
+        finally:
+            if not context.files.kind(folder):
+                for shard in shards:
+                    shard._vanish()
+    for shard in shards:
+        shard.wake()
+    context.background.remove_soon(folder + names.DELETED)
+
+
+def _without(context: Context, known: Catalog, folder: str, topic: int) -> Catalog:
+    files = context.files
+    if files.kind(folder):
+        files.rename(folder, folder + names.DELETED)
+    files.sync_dir(join(context.root, names.TOPICS))
+    return Catalog(known.next_id, tuple(entry for entry in known.topics if entry.id != topic))
+
+
+def finish_removals(context: Context, catalog: CatalogFile) -> None:
+    """Go on with the deletions that a crash, or a full disk, interrupted."""
+    top = join(context.root, names.TOPICS)
+    left = {names.parse_deleted(name): name for name in context.files.list(top)}
+    left.pop(None, None)
+    if any(entry.id in left for entry in catalog.catalog.topics):
+        context.files.sync_dir(top)  # who renamed it may have died before its name was synced
+        catalog.change(
+            lambda known: Catalog(
+                known.next_id, tuple(entry for entry in known.topics if entry.id not in left)
+            ),
+            context.note,
+        )
+    for name in left.values():
+        context.background.remove_soon(join(top, name))
+
+
+def unlink_tree(files: Files, folder: str) -> None:
+    """Remove a directory and all that is in it. What is left after an error goes another time."""
+    for name in sorted(files.list(folder)):
+        path = join(folder, name)
+        if files.kind(path) == "dir":
+            unlink_tree(files, path)
+        else:
+            with suppress(StorageError):  # another process may be at it too
+                files.unlink(path)
+    with suppress(StorageError):
+        files.remove_dir(folder)
+
+
+# ---- the records before an offset ------------------------------------------------------------
+
+
+def forget_before(shard: Shard, before: int) -> int:
+    """Delete the durable records below an offset; returns how many they were."""
+    with shard.lock:
+        shard.open_for_writing()
+        if shard.poison is not None:
+            raise shard._poisoned()
+        before, first = min(before, shard.durable), earliest_of(shard)
+        if before <= first:
+            return 0
+        gone = count_records(shard, first, before)
+        shard._begin_at(before)
+        shard._count("records_deleted", gone)
+        shard._publish_segments()
+        shard._drop_forgotten()
+    return gone
