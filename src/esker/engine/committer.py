@@ -23,7 +23,8 @@ from collections.abc import Iterable, Sequence
 from esker.engine import tally
 from esker.engine.buffer import CLOSED
 from esker.engine.context import Context
-from esker.engine.shard import Shard, encode
+from esker.engine.intake import encode
+from esker.engine.shard import Shard
 from esker.errors import CommitTimeout, EskerError
 from esker.format import names
 from esker.format.checksum import checksum

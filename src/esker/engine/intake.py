@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from esker.errors import InvalidOption, InvalidRecord, RecordTooLarge
-from esker.format.columns import HEADER_TYPE, Columns, Extra
+from esker.format import columns as cols
+from esker.format.columns import HEADER_TYPE, Body, Columns, Extra
 from esker.options import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
@@ -25,6 +26,7 @@ from esker.options import (
     WAIT_SECONDS_MAX,
 )
 from esker.records import Record
+from esker.storage.segment import split
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = {"value", "key", "tag", "node", "headers", "timestamp"}
@@ -383,3 +385,17 @@ def by_shard(columns: Columns, shards: int, turn: int) -> list[tuple[int, Column
                 for column in columns
             ))))  # fmt: skip
     return parts
+
+
+# ---- bodies ----------------------------------------------------------------------------------
+
+
+def encode(values: list[bytes], extras: dict[int, Any], now_us: int) -> list[Body]:
+    """Bodies of good size for records collected one by one."""
+    if len(values) <= cols.FEW:
+        return [cols.from_lists(values, extras, now_us)]
+    return split(cols.to_columns(values, extras, now_us))
+
+
+def encode_arrow(columns: Columns) -> list[Body]:
+    return split(columns)

@@ -23,14 +23,14 @@ from typing import Any
 from esker.engine import tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
+from esker.engine.intake import encode
 from esker.engine.layout import is_clean, list_segments, load_log, shard_folder, size_of
 from esker.errors import EskerError, Poisoned, StorageError, WriterBusy, deleted
 from esker.format import catalog as catalog_format
-from esker.format import columns as cols
 from esker.format import frame, names
 from esker.format import state as state_format
 from esker.format.catalog import TopicEntry
-from esker.format.columns import Body, Columns
+from esker.format.columns import Body
 from esker.format.counters import WORD
 from esker.format.segment import GAP_CORRUPT, SegmentHeader
 from esker.format.state import State
@@ -47,7 +47,7 @@ from esker.storage.log import LogSegment
 from esker.storage.maps import Maps
 from esker.storage.memory import MemoryFiles
 from esker.storage.sealed import SealedSegment
-from esker.storage.segment import Compress, Segment, split
+from esker.storage.segment import Compress, Segment
 from esker.storage.state import StateFile
 
 ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
@@ -384,7 +384,8 @@ class Shard:
                 flags=state_format.CLEAN if clean else 0, generation=0, topic=self.entry.id,
                 shard=self.number, epoch=self.entry.epoch, ceiling=ceiling,
                 segment=log.header.segment if log is not None else 0,
-                end_position=log.end if log is not None else 0, end_offset=self.next,
+                end_position=log.end if log is not None else 0,
+                end_offset=self.next if clean else self.durable,
                 earliest=self.earliest, evicted=0, boot=self.context.boot,
                 store=self.context.store,
             )
@@ -687,14 +688,3 @@ class Shard:
         self.sealed.append(made.attach(self.maps))
         self.active = None
         self._publish_segments()
-
-
-def encode(values: list[bytes], extras: dict[int, Any], now_us: int) -> list[Body]:
-    """Bodies of good size for records collected one by one."""
-    if len(values) <= cols.FEW:
-        return [cols.from_lists(values, extras, now_us)]
-    return split(cols.to_columns(values, extras, now_us))
-
-
-def encode_arrow(columns: Columns) -> list[Body]:
-    return split(columns)

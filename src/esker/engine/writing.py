@@ -19,9 +19,10 @@ from esker import positions
 from esker.engine import intake
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.handle import Handle
+from esker.engine.intake import encode, encode_arrow
 from esker.engine.reader import resolve
 from esker.engine.removal import forget_before
-from esker.engine.shard import Shard, encode, encode_arrow
+from esker.engine.shard import Shard
 from esker.errors import (
     BatchTooLarge,
     CommitTimeout,
