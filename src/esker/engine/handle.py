@@ -123,7 +123,8 @@ class Handle:
             return shard
         follower = self._followers[number]
         follower.refresh()
-        return follower
+        # opened meanwhile: the page may already tell what the shard is about to show
+        return shard if shard.writing else follower
 
     def _known_view(self, number: int, offset: int) -> View:
         """A view that has this offset: what is visible once stays so, and need not be looked up."""
