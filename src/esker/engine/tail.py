@@ -74,5 +74,7 @@ class Tail:
         waiter.acquire()
         if not self.watch(waiter):
             time.sleep(min(POLL_SECONDS, seconds))
-        elif not self._more() and not waiter.acquire(timeout=seconds):
-            self.unwatch(waiter)
+        else:
+            if not self._more():
+                waiter.acquire(timeout=seconds)
+            self.unwatch(waiter)  # woken by one shard, it would stay with those that are idle
