@@ -489,13 +489,13 @@ class Shard:
         with self._syncing:
             if self.poison is not None:
                 raise self._poisoned()
+            number = log.header.segment
+            if number in self._unnamed:  # first: others go by `synced`, and a name must not lack
+                self.files.sync_dir(self.folder)
+                self._unnamed.discard(number)
             before = log.synced
             if log.in_file < end:
                 log.sync(end)
-            number = log.header.segment
-            if number in self._unnamed:
-                self.files.sync_dir(self.folder)
-                self._unnamed.discard(number)
             self.freed(log.synced - before)
 
     def freed(self, size: int) -> None:
