@@ -504,9 +504,17 @@ class Shard:
             self.context.gauge.add(-size)
 
     def redo(self, log: LogSegment, end: int) -> Redo:
-        """What the journal needs to make these bytes durable."""
-        data = log.file.read(log.synced, end - log.synced)
-        return Redo(self.entry.id, self.number, log.header.segment, log.synced, self.next, data)
+        """What the journal needs to make these bytes durable.
+
+        Not beside a sync of the same log: that moves `synced`, and one that fails may take the
+        bytes out of the cache before they are read here.
+        """
+        with self._syncing:
+            if log.sync_failed:
+                raise StorageError(f"an earlier sync of {log.path} failed", path=log.path)
+            begin = log.synced
+            data = log.file.read(begin, max(0, end - begin))
+        return Redo(self.entry.id, self.number, log.header.segment, begin, self.next, data)
 
     def became_durable(self, next_offset: int) -> None:
         """All up to next_offset is durable: say so, and let readers of class fsync see it."""
