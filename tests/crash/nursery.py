@@ -134,13 +134,15 @@ class Counting:
 
     def __init__(self, at: int, inside: float | None = None) -> None:
         self.calls = 0
+        self.writes = 0
         self.at = at
         self.inside = inside  # then only writes count, and so much of the last one is done
 
     def step(self, *, write: bool = False) -> bool:
         """Count a call. True when this is the one."""
-        self.calls += write or self.inside is None
-        return self.calls == self.at
+        self.calls += 1
+        self.writes += write
+        return self.at == (self.calls if self.inside is None else write and self.writes)
 
     def __getattr__(self, name: str) -> Any:
         made = getattr(SYSTEM_FILES, name)
@@ -257,9 +259,10 @@ class Nursery:
         self.ledger = Ledger()
 
     def kill(self, steps: list[Step], *, at: int = 0, inside: float | None = None,
-             after: float | None = None, threads: bool = False) -> bool:  # fmt: skip
+             after: float | None = None, threads: bool = False,
+             seed: int | None = None) -> bool:  # fmt: skip
         """One life, one death, one look. False when the child came through."""
-        seed = self.chance.randrange(1 << 30)
+        seed = self.chance.randrange(1 << 30) if seed is None else seed
         self.serial += 1000
 
         def live(fd: int) -> None:
@@ -315,29 +318,30 @@ class Nursery:
         Two lots share a workload: one takes the odd calls, one the even ones. Every fourth death
         is inside of a write.
         """
-        chance, length = random.Random(f"workload {self.seed} {self.lot // 2}"), 14
-        steps, count = [], 1 << 30
-        while count > 2 * limit and length > 1:
-            length -= 1
-            steps = mixed(chance, length, wide=self.lot // 2 % 3 == 0)
-            count = self.calls_of(steps)
-        stride = max(2, count // limit)
-        for number, at in enumerate(range(1 + self.lot % 2, count + 1, stride)):
-            self.new_store()
-            self.kill(steps, at=at)
-            if number % 4 == 3:
+        chance = random.Random(f"workload {self.seed} {self.lot // 2}")
+        enough = self.told["kills"] + limit
+        while self.told["kills"] < enough:
+            steps = mixed(chance, chance.choice((4, 8, 12)), wide=chance.random() < 0.3)
+            calls, writes = self.calls_of(steps)
+            for number, at in enumerate(range(1 + self.lot % 2, calls + 1, 2)):
                 self.new_store()
-                self.kill(steps, at=1 + at // 4, inside=self.chance.random())
+                self.kill(steps, at=at, seed=0)
+                if number % 4 == 3:
+                    self.new_store()
+                    at = 1 + at * writes // (calls + 1)
+                    self.kill(steps, at=at, inside=self.chance.random(), seed=0)
+                if self.told["kills"] >= enough:
+                    return
 
-    def calls_of(self, steps: list[Step]) -> int:
-        """How many calls a workload makes, when nobody kills it."""
+    def calls_of(self, steps: list[Step]) -> tuple[int, int]:
+        """How many calls a workload makes, and how many writes, when nobody kills it."""
         self.new_store()
         files = Counting(0)
         driver = RealDriver(self.root, files, Ledger(), 0)
         driver.open()
         driver.run(steps)
         driver.close()
-        return files.calls
+        return files.calls, files.writes
 
     def many_lives(self, lives: int, *, timed: bool) -> None:
         """One store, many deaths, also in the middle of a recovery."""

@@ -43,7 +43,7 @@ def test_a_killed_process_loses_nothing_that_was_written(
     lot: int, fast: str, tmp_path: Path, tally: Tallies
 ) -> None:
     suite = tally("real kills", lots=LOTS)
-    amounts = [scaled(part) for part in (180, 36, 46, 16)]
+    amounts = [scaled(part) for part in (190, 36, 46, 14)]
     run = subprocess.run(
         [sys.executable, "-m", "tests.crash.nursery", fast, str(tmp_path), str(lot), str(SEED),
          *map(str, amounts)],
