@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from esker.errors import Corruption, DiskFull, StorageError
@@ -387,6 +388,10 @@ class LogSegment:
                 hasher.update(part)
             file.write(position, [*tail, fmt.encode_trailer(position, hasher.digest())])
             file.sync()
+        except StorageError:
+            with suppress(StorageError):
+                files.unlink(temporary)  # the room it takes may be the last there is
+            raise
         finally:
             file.close()
         files.rename(temporary, target)
