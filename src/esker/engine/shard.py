@@ -25,7 +25,7 @@ from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.intake import encode
 from esker.engine.layout import is_clean, list_segments, load_log, shard_folder, size_of
-from esker.errors import EskerError, Poisoned, StorageError, WriterBusy, deleted
+from esker.errors import DiskFull, EskerError, Poisoned, StorageError, WriterBusy, deleted
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
 from esker.format import state as state_format
@@ -289,7 +289,10 @@ class Shard:
         old = self.active
         assert old is not None
         if len(self.rolled) >= ROLLED_MAX:
-            self._seal_one()
+            with contextlib.suppress(DiskFull):  # a record needs less room than a sealed copy
+                self._seal_one()
+            if self.poison is not None:
+                raise self._poisoned()
         started = self.context.clock.monotonic()
         self.rolled.append(old)  # before the new one is shown: readers never see neither
         try:
