@@ -678,9 +678,10 @@ class Shard:
             self.active = None
             self._store_state(clean=True, ceiling=self.next)
             return
-        for rolled in list(self.rolled):
-            if not rolled.damaged:
-                self._sealed(rolled, self._seal(rolled))
+        waiting = [rolled for rolled in self.rolled if not rolled.damaged]
+        while waiting:  # one by one: the room of a log is free when nobody holds it any more
+            self._sealed(waiting[0], self._seal(waiting[0]))
+            del waiting[0]
         log = self.active
         if log is not None and log.frames > FRAMES_PER_CLEAN_LOG and not log.damaged:
             self._unnamed.discard(log.header.segment)
