@@ -111,7 +111,9 @@ class Follower:
         self.settled = False
         if self._oldest() != self._floor:
             self._find_floor(StateFile(self.context.files, self.folder).load())
-        self.visible, self.durable = published.visible, published.durable
+        # a writer that has only just taken over publishes, at first, what the dead one left there
+        self.visible = max(self.visible, published.visible)
+        self.durable = published.durable
 
     def _take(self, published: Published) -> None:
         known = self._known
