@@ -76,6 +76,10 @@ class Follower:
         with self._lock:
             self.segments, self._known, self._counters, self._seen = (), {}, None, None
 
+    def renew(self) -> None:
+        """In a forked child: whoever was in here is not in the child."""
+        self._lock = threading.Lock()
+
     def _page(self) -> Counters | None:
         if self._counters is None:
             self._counters = Counters.open(self.context.files, self.folder, writable=False)

@@ -178,6 +178,7 @@ class Shard:
     def let_go(self) -> None:
         """In a forked child: close our copy of the kernel lock; the parent keeps it."""
         self._release_writer_lock()
+        self.lock, self._waiters_lock = threading.Lock(), threading.Lock()
 
     def _clean(self, state: State | None) -> bool:
         return is_clean(self.files, self.folder, state, ephemeral=self.durability == "ephemeral")

@@ -431,8 +431,14 @@ def _in_child() -> None:
     """After a fork: the child may read what it has open, and must not write."""
     for store in list(_open_stores):
         store._context.forked = True
+        # a lock that another thread of the parent held is held here by nobody, and for ever
+        store._lock = threading.RLock()
+        store._context.maps.renew()
         for topic in store._topics.values():
             topic._buffer = CLOSED
+            topic._lock = threading.Lock()
+            for follower in topic._followers:
+                follower.renew()
         for shard in store._context.shards:
             shard.buffer = CLOSED
             shard.let_go()

@@ -72,6 +72,10 @@ class Maps:
                 self.bytes -= len(old.data)
                 self.dropped += 1
 
+    def renew(self) -> None:
+        """In a forked child: whoever was in here is not in the child."""
+        self._lock = threading.Lock()
+
     def clear(self) -> None:
         with self._lock:
             self._maps.clear()
