@@ -10,7 +10,9 @@ one recovers what it left, while the readers go on.
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -139,6 +141,32 @@ def test_the_end_does_not_fall_while_the_next_writer_takes_over() -> None:
         assert reader["f"].end() == 3
         assert [record.offset for record in reader["f"].read(0)] == [0, 1, 2]
         del lock
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_can_read_although_a_thread_of_its_parent_was_reading(
+    tmp_path: Path,
+) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", segment_records=3)
+        for n in range(4):
+            topic.append_many([b"%d" % n] * 3)
+        store.tick()  # sealed: reading maps
+        locks = [
+            store._lock, topic._lock, store._context.maps._lock, topic._followers[0]._lock,
+            topic._shards[0].lock, topic._shards[0]._waiters_lock,
+        ]  # fmt: skip
+        with ExitStack() as held:
+            for lock in locks:
+                held.enter_context(lock)
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(30)
+                right = len(list(topic.read(0))) == len(list(topic.follow(0, timeout=0))) == 12
+                right = right and "other" not in store and topic[-1].value == b"3"
+                os._exit(0 if right else 1)
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, f"the child ended with {status}"
 
 
 @pytest.mark.timeout(600)
