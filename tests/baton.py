@@ -6,7 +6,7 @@ for, and around changes of the simulated disk. So a schedule is a function of it
 breaks a promise can be run again under a debugger.
 
     baton = Baton(random.Random(7), clock)
-    with between_the_lines(), baton.instead_of_threads():   # locks and threads of the engine are ours
+    with between_the_lines(), baton.instead_of_threads():   # the engine's locks are ours
         store = esker.open(...)
         baton.run(produce, produce, flush)                  # to the end; raises what one raised
 
@@ -43,7 +43,8 @@ HOT = frozenset(
         "append", "_append_late", "_share", "_fresh_buffer", "_drain", "_put_back", "_flush",
         "redo", "unsynced", "sync_directly", "sync", "became_durable", "_publish", "wake",
         "make_durable", "_directly", "_journal_lot", "_checkpoint", "_wait", "_give_up", "_lead",
-        "sync_soon", "_nudge", "_run", "_run_sealer", "step", "_until_next", "stop", "watch", "wait",
+        "sync_soon", "_nudge", "_run", "_run_sealer", "step", "_until_next", "stop", "watch",
+        "wait",
         "_took", "publish", "published", "_take", "_complete", "_seal_one", "seal_next", "_sealed",
         "_publish_segments", "close", "_close_shards", "reserve", "get",
     }

@@ -39,7 +39,9 @@ COMMON = """
         body = b"%d/" % offset + b"." * (offset * 37 % 251)
         return body + b"/%08x" % zlib.crc32(body)
 """
-WRITER = COMMON + """
+WRITER = (
+    COMMON
+    + """
     store = esker.open(path, linger="2ms", sync_interval="10ms", journal_bytes="64KiB")
     topics = [
         store.create(name, durability=durability, segment_bytes="64KiB", exist_ok=True)
@@ -62,7 +64,10 @@ WRITER = COMMON + """
     store.close()
     print(json.dumps(ends), flush=True)
 """
-READER = COMMON + """
+)
+READER = (
+    COMMON
+    + """
     told = {"records": 0, "looks": 0, "scans": 0, "held": 0}
     store = esker.open(path, mode="r", mapped_bytes=chance.choice([0, 256 << 10, 1 << 30]))
     ends, tails, held = {"d": 0, "f": 0}, {}, []
@@ -117,6 +122,7 @@ READER = COMMON + """
     store.close()
     print(json.dumps(told), flush=True)
 """
+)
 
 
 def begin(stack: ExitStack, code: str, path: Path, seed: int, word: str) -> Child:
@@ -175,12 +181,12 @@ def test_readers_beside_a_writer_that_rolls_seals_and_dies(tmp_path: Path) -> No
     path, deaths = tmp_path / "data", 0
     with ExitStack() as stack:
         writer = begin(stack, WRITER, path, SEED, "writing")
-        readers = [
-            begin(stack, READER, path, SEED * 100 + n, "reading") for n in range(READERS)
-        ]
+        readers = [begin(stack, READER, path, SEED * 100 + n, "reading") for n in range(READERS)]
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
-            time.sleep(min(chance.uniform(0.05, 0.12) * SECONDS, max(0.0, until - time.monotonic())))
+            time.sleep(
+                min(chance.uniform(0.05, 0.12) * SECONDS, max(0.0, until - time.monotonic()))
+            )
             for reader in readers:
                 if reader.process.poll() is not None:
                     reader.line()  # fails, and says what it died of

@@ -595,10 +595,193 @@ def play(scenario: str, seed: str) -> Baton:
 @pytest.mark.parametrize("lot", range(4))
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_threads_switched_between_any_two_lines(scenario: str, lot: int, tally: Tallies) -> None:
-    suite = tally("schedules", lots=64)
+    suite = tally("schedules", lots=62)
     schedules: set[int] = set()
-    for n in range(scaled(90)):
+    for n in range(scaled(84)):
         baton = play(scenario, f"{SEED} {scenario} {lot} {n}")
         schedules.add(hash(tuple(baton.turns)))
         suite.also["turns"] += len(baton.turns)
     suite.count = len(schedules)
+
+
+# ---- actors, step by step --------------------------------------------------------------------
+
+
+class Stage(World):
+    """No threads: who is on stage takes a step when it is told to. What is there is known exactly.
+
+    `lines` is what has been written, in order, and `visible` how much of it a reader may see.
+    """
+
+    def __init__(self, chance: random.Random, durability: str, **options: Any) -> None:
+        super().__init__(chance)
+        self.open()
+        self.topic("t", durability, **options)
+        self.lines: list[bytes] = []
+        self.pending: list[bytes] = []
+        self.serial = 0
+        self.beside: esker.Store | None = None
+
+    @property
+    def visible(self) -> int:
+        fsync = self.watched["t"].durability == "fsync"
+        shard = self.store["t"]._shards[0]
+        return min(shard.durable, len(self.lines)) if fsync else len(self.lines)
+
+    def value(self) -> bytes:
+        self.serial += 1
+        return b"%d" % self.serial
+
+    def wrote(self, values: list[bytes], first: int) -> None:
+        self.lines += self.pending
+        self.pending = []
+        assert first == len(self.lines)
+        self.lines += values
+
+    # -- the cast; each yields after every step --
+
+    def one_by_one(self, steps: int) -> Iterator[None]:
+        for _ in range(steps):
+            value = self.value()
+            assert self.store["t"].append(value) == len(self.lines) + len(self.pending)
+            self.pending.append(value)
+            yield
+
+    def by_batches(self, steps: int) -> Iterator[None]:
+        for n in range(steps):
+            values = [self.value() for _ in range(2)]
+            span: Any = self.store["t"].append_many(values, wait=n % 2 == 1)
+            self.wrote(values, span.first)
+            yield
+
+    def waiting(self, steps: int) -> Iterator[None]:
+        for _ in range(steps):
+            value = self.value()
+            self.wrote([value], self.store["t"].append(value, wait=True))
+            yield
+
+    def flushing(self, steps: int) -> Iterator[None]:
+        for n in range(steps):
+            if n % 2:
+                self.store["t"].sync()
+            else:
+                self.store["t"].flush()
+            self.wrote([], len(self.lines) + len(self.pending))
+            yield
+
+    def ticking(self, steps: int) -> Iterator[None]:
+        """Linger, background sync, checkpoint; and one log sealed at a step."""
+        for _ in range(steps):
+            self.clock.forward(0.3)
+            self.store._context.background.step()
+            self.wrote([], len(self.lines) + len(self.pending))
+            yield
+            self.store._context.background.seal_step()
+            yield
+
+    def reading(self, steps: int, store: esker.Store | None = None) -> Iterator[None]:
+        """A read, begun at one step and moved by a record at the next: it shows what was there."""
+        topic = (store or self.store)["t"]
+        for _ in range(max(1, steps // 4)):
+            expected = self.lines[: self.visible]
+            records = topic.read(0)
+            yield
+            for at, value in enumerate(expected):
+                record = next(records)
+                assert (record.offset, record.value) == (at, value), f"{record}, not {value!r}"
+                if at % 2 == 0:
+                    yield
+            assert next(records, None) is None, "it shows more than when it was begun"
+
+    def reading_beside(self, steps: int) -> Iterator[None]:
+        """The same by another handle on the same files, as another process would."""
+        if self.beside is None:
+            self.beside = esker.open(ROOT, mode="r", files=self.disk, clock=self.clock)
+        yield from self.reading(steps, self.beside)
+
+    def following(self, steps: int) -> Iterator[None]:
+        tail, seen = self.store["t"].tail(0), 0
+        for _ in range(steps):
+            for batch in tail.take():
+                for record in batch.records():
+                    assert (record.offset, record.value) == (seen, self.lines[seen])
+                    seen += 1
+            assert seen == self.visible, f"{seen} of {self.visible} that are visible"
+            yield
+
+    def cutting(self, steps: int) -> Iterator[None]:
+        """The power goes, elsewhere: what is durable here is there."""
+        for _ in range(max(1, steps // 2)):
+            durable = self.store["t"].durable()
+            after = esker.open(ROOT, files=self.disk.crash(LOST), clock=self.clock, **self.options)
+            records = list(after["t"].read(0, gaps="skip")) if "t" in after else []
+            assert [record.value for record in records[:durable]] == self.lines[:durable]
+            after._context.forked = True
+            after.close()
+            yield
+
+    def perform(self, order: Iterator[int], cast: list[Iterator[None]]) -> None:
+        """One step of one actor after the other; who has left the stage is passed over."""
+        for who in order:
+            next(cast[who], None)
+        for actor in cast:  # all that is left, so that no assertion at an end is missed
+            for _ in actor:
+                pass
+        self.store["t"].sync()
+        self.wrote([], len(self.lines) + len(self.pending))
+        self.store.close()
+        again = esker.open(ROOT, files=self.disk, clock=self.clock, **self.options)
+        assert again.recovery.clean, str(again.recovery)
+        found = [(record.offset, record.value) for record in again["t"].read(0)]
+        assert found == list(enumerate(self.lines))
+        again.close()
+        if self.beside is not None:
+            self.beside.close()
+
+
+ACTORS = (
+    "one_by_one", "by_batches", "waiting", "flushing", "ticking", "reading", "reading_beside",
+    "following", "cutting",
+)  # fmt: skip
+
+
+def step_by_step(cast: tuple[str, ...], order: Any, steps: int, seed: str) -> None:
+    chance = random.Random(seed)
+    durability = chance.choice(("disk", "fsync", "memory"))
+    records = chance.choice((1, 2, 3, 1000))
+    stage = Stage(chance, durability, segment_records=records)
+    try:
+        stage.wrote([b"0"], stage.store["t"].append(b"0", wait=True))
+        stage.perform(order, [getattr(stage, name)(steps) for name in cast])
+    except BaseException as problem:
+        problem.add_note(f"{cast}, {order}, {steps} steps, {durability}, {records}, seed {seed!r}")
+        raise
+
+
+SMALL = [
+    ("one_by_one", "flushing", "following"),
+    ("by_batches", "ticking", "reading"),
+    ("waiting", "ticking", "reading_beside"),
+    ("by_batches", "cutting", "ticking"),
+]
+
+
+@pytest.mark.parametrize("cast", SMALL, ids=" and ".join)
+def test_small_casts_in_every_order(cast: tuple[str, ...], tally: Tallies) -> None:
+    suite = tally("schedules", lots=9)
+    orders = sorted(set(itertools.permutations([0, 0, 1, 1, 1, 2, 2, 2])))
+    for order in orders[:: max(1, len(orders) // scaled(len(orders)))]:
+        step_by_step(cast, order, 3, f"{SEED} {order}")
+        suite.count += 1
+
+
+@pytest.mark.parametrize("lot", range(4))
+def test_large_casts_in_seeded_orders(lot: int, tally: Tallies) -> None:
+    suite = tally("schedules", lots=29)
+    for n in range(scaled(180)):
+        seed = f"{SEED} {lot} {n}"
+        chance = random.Random(seed)
+        cast = tuple(chance.choices(ACTORS, k=chance.randrange(3, 7)))
+        order = tuple(chance.randrange(len(cast)) for _ in range(40))
+        step_by_step(cast, order, 8, seed)
+        suite.count += 1
