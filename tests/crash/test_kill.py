@@ -39,7 +39,7 @@ def fast(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("lot", range(LOTS))
-def test_a_killed_process_loses_nothing_that_was_written(
+def test_what_a_killed_process_had_acknowledged_is_there(
     lot: int, fast: str, tmp_path: Path, tally: Tallies
 ) -> None:
     suite = tally("real kills", lots=LOTS)
