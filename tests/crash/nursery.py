@@ -84,19 +84,22 @@ def settle(ledger: Ledger) -> None:
         page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
 
 
-def replay(ledger: Ledger, said: bytes) -> None:
-    """Do to a ledger what a child did to its own."""
+def replay(ledger: Ledger, said: bytes) -> Counter[str]:
+    """Do to a ledger what a child did to its own; returns how often it did what."""
     at = 0
+    done: Counter[str] = Counter()
     while at + 4 <= len(said):
         size = int.from_bytes(said[at : at + 4], "little")
         if at + 4 + size > len(said):
-            return
+            break
         name, arguments, named = pickle.loads(said[at + 4 : at + 4 + size])
         at += 4 + size
+        done[name] += 1
         if name == "reopened":
             settle(ledger)
         elif name != "ready":
             getattr(ledger, name)(*arguments, **named)
+    return done
 
 
 class RealDriver(Driver):

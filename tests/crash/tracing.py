@@ -106,7 +106,9 @@ class Traced(Nursery):
         hit = "INJECTED" in traced or "+++ killed by SIGKILL" in traced
         try:
             assert child.killed or child.status == 0, f"the child ended with {child.status}"
-            replay(self.ledger, said)
+            done = replay(self.ledger, said)
+            if hit and injection.kind == "fdatasync" and not child.killed:
+                assert done["failed"], "a sync failed, and nobody was told"
             if injection.kind == "lie" and hit:
                 self.look_for_lies()
             else:
@@ -152,7 +154,7 @@ def attempt(driver: RealDriver, steps: list[Step]) -> None:
             driver.open()
             break
         except esker.EskerError:
-            pass
+            driver.ledger.failed(esker.EskerError())
     for step in [*steps, ("close",)]:
         name = step[1] if len(step) > 1 else ""
         if step[0] != "create" and name and name not in driver.ledger.pages:
