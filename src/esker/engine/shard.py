@@ -508,12 +508,8 @@ class Shard:
             self.context.gauge.add(-size)
 
     def redo(self, log: LogSegment, end: int) -> Redo:
-        """What the journal needs to make these bytes durable.
-
-        Not beside a sync of the same log: that moves `synced`, and one that fails may take the
-        bytes out of the cache before they are read here.
-        """
-        with self._syncing:
+        """What the journal needs to make these bytes durable."""
+        with self._syncing:  # a sync moves `synced`, and one that fails may drop the bytes
             if log.sync_failed:
                 raise StorageError(f"an earlier sync of {log.path} failed", path=log.path)
             begin = log.synced
