@@ -1,34 +1,21 @@
-"""Runs a workload on a simulated disk, keeps the ledger, and looks at every state it can end in.
+"""Runs a workload on a simulated disk and keeps the ledger.
 
 A workload is a list of steps, tuples of a name and arguments: short to write, to seed and to print
-when one fails. `Driver` performs them through the public API. `explore` runs one and, around every
-call that changes the disk, opens what a kill or a power cut would leave there and holds it against
-the ledger.
+when one fails. `Driver` performs them through the public API; explorer.py looks at the states in
+which they can end.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterable
 from typing import Any
 
 import esker
-from esker.testing import (
-    KEPT,
-    LOST,
-    NAMES_ONLY,
-    UNNAMED,
-    Call,
-    Crash,
-    Fate,
-    ManualClock,
-    SimulatedDisk,
-)
-from tests.crash.ledger import Death, Ledger
+from esker.testing import ManualClock, SimulatedDisk
+from tests.crash.ledger import Ledger
 
 ROOT = "/store"
-CORNERS = (LOST, KEPT, NAMES_ONLY, UNNAMED)
 SIZES = (0, 1, 40, 200, 511, 512, 513, 900)
 OPTIONS: dict[str, Any] = {
     "background": False, "journals": 1, "journal_bytes": 64 << 10, "sync_interval": "50ms",
@@ -40,8 +27,11 @@ Step = tuple[Any, ...]
 class Driver:
     """One program on one disk: performs steps and tells the ledger."""
 
-    def __init__(self, disk: SimulatedDisk, ledger: Ledger | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, disk: SimulatedDisk, ledger: Ledger | None = None, seed: int = 0, mark: str = ""
+    ) -> None:
         self.disk = disk
+        self.mark = mark  # in all values, so that no other driver makes the same ones
         self.clock = ManualClock()
         self.ledger = ledger or Ledger()
         self.random = random.Random(f"driver {seed}")
@@ -59,7 +49,8 @@ class Driver:
     def value(self, topic: str, size: int | None = None) -> bytes:
         self.serial += 1
         size = self.random.choice(SIZES) if size is None else size
-        return f"{topic}/{self.serial}/".encode() + (self.random.randbytes(8) * 128)[:size]
+        head = f"{self.mark}{topic}/{self.serial}/".encode()
+        return head + (self.random.randbytes(8) * 128)[:size]
 
     # -- steps --
 
@@ -113,6 +104,10 @@ class Driver:
         self.clock.forward(seconds)
         self._store.tick()
 
+    def checkpoint(self) -> None:
+        """As when a journal is full: after it no journal is needed."""
+        self._store._context.committer.checkpoint()
+
     def reopen(self) -> None:
         self._store.close()
         self.ledger.synced()
@@ -160,140 +155,3 @@ def mixed(chance: random.Random, length: int = 25, *, wide: bool = False) -> lis
         )  # fmt: skip
         steps.append(step)
     return steps
-
-
-class Violation(BaseException):
-    """A promise was broken. Not an Exception: the engine at work must not take it for its own."""
-
-
-class Explorer:
-    """Looks at states; counts them and leaves out those that were seen already."""
-
-    def __init__(self, seeds: int, *, thorough: int = 1, nested: int = 0) -> None:
-        self.seeds = seeds  # power cuts left to chance, at each point
-        self.thorough = thorough  # every n-th state is also written to, closed and opened again
-        self.nested = (
-            nested  # the recovery of every n-th state dies as well, at each of its changes
-        )
-        self.points = 0
-        self.states = 0
-        self.double = 0  # states of these that a death inside of a recovery left
-        self._seen: set[bytes] = set()
-
-    def explore(self, steps: list[Step], seed: int = 0) -> None:
-        """Run the steps, and look at what is left around every change that they make."""
-        driver = Driver(SimulatedDisk(seed), seed=seed)
-
-        def watch(call: Call, when: str) -> None:
-            try:
-                self.look(driver.disk, driver.ledger, call)
-            except BaseException as problem:
-                problem.add_note(f"seed {seed}, {when} change {call}, steps {steps}")
-                raise Violation(problem) from problem
-
-        driver.disk.watch = watch
-        driver.open()
-        driver.run(steps)
-        driver.close()
-
-    def look(self, disk: SimulatedDisk, ledger: Ledger, call: Call) -> None:
-        """All that a death may leave at this point."""
-        self.points += 1
-        chances = [Fate(call.serial * 1000 + n) for n in range(self.seeds)]
-        self._look(disk.kill(), ledger, "kill")
-        for fate in (*CORNERS, *chances):
-            self._look(disk.crash(fate), ledger, "power")
-
-    def _look(self, disk: SimulatedDisk, ledger: Ledger, death: Death) -> None:
-        if not self._is_new(disk, ledger, death):
-            return
-        self.states += 1
-        if self.nested and (self.states - self.double) % self.nested == 0:
-            self._die_again(disk.kill(), ledger, death)
-        self._judge(disk, ledger, death)
-
-    def _is_new(self, disk: SimulatedDisk, ledger: Ledger, death: Death) -> bool:
-        digest = hashlib.blake2b(f"{death} {ledger.version}".encode(), digest_size=16)
-        digest.update(" ".join(sorted(disk.folders())).encode())
-        for path, content in sorted(disk.contents().items()):
-            if not path.endswith(("lock", "counters")):
-                digest.update(path.encode())
-                digest.update(content)
-        new = digest.digest() not in self._seen
-        self._seen.add(digest.digest())
-        return new
-
-    def live(self, seed: int, lives: int = 6) -> None:
-        """One store, many deaths: each at a random change, also in the middle of a recovery."""
-        chance = random.Random(f"lives {seed}")
-        disk, ledger, serial = SimulatedDisk(seed), Ledger(), 0
-        worst: Death = "kill"
-        story: list[Any] = []
-        for life in range(lives):
-            driver = Driver(disk, ledger, seed=seed * 100 + life)
-            driver.serial = serial
-            steps = [] if life + 1 == lives else mixed(chance, wide=seed % 2 == 1)
-            if steps:
-                disk.stop_at(
-                    chance.choice((5, 20, 60, 150, 400)), chance.choice(("before", "after"))
-                )
-            story.append(steps)
-            try:
-                store = driver.open()
-                ledger.check(store, worst)
-                ledger.settle(store)
-                self.states += 1
-                worst = "kill"
-                driver.run(steps)
-                driver.close()
-            except Crash as crash:
-                story.append(str(crash))
-            except BaseException as problem:
-                problem.add_note(f"seed {seed}: {story}")
-                raise
-            driver.abandon()
-            serial = driver.serial
-            if chance.random() < 0.3:
-                disk = disk.kill()
-            else:
-                disk = disk.crash(chance.choice((*CORNERS, Fate(chance.randrange(1 << 30)))))
-                worst = "power"
-
-    def _judge(self, disk: SimulatedDisk, ledger: Ledger, death: Death) -> None:
-        """Open and check; then, for every n-th state, write, close and open again."""
-        driver = Driver(disk, ledger.copy(), seed=1)
-        store = driver.open()
-        driver.ledger.check(store, death)
-        if self.states % self.thorough:
-            driver.abandon()
-            return
-        driver.ledger.settle(store)
-        if not any(page.created for page in driver.ledger.pages.values()):
-            driver.create("first", "fsync")
-        for page in list(driver.ledger.pages.values()):
-            if page.created:
-                reached = page.reached
-                driver.wait(page.name)
-                first = page.written[0][0]
-                strict = page.durability in ("disk", "ephemeral")
-                assert first >= reached or not strict, f"I6 {page.name}: {first}"
-        driver.sync_all()
-        driver.reopen()  # demands a clean recovery and the same data
-        driver.close()
-
-    def _die_again(self, disk: SimulatedDisk, ledger: Ledger, death: Death) -> None:
-        """Recovery itself dies around each of its changes, and is done again."""
-
-        def watch(call: Call, when: str) -> None:
-            for second in ("kill", LOST, KEPT, Fate(call.serial * 7 + (when == "after"))):
-                after = disk.kill() if isinstance(second, str) else disk.crash(second)
-                worst: Death = death if isinstance(second, str) else "power"
-                if self._is_new(after, ledger, worst):
-                    self.states += 1
-                    self.double += 1
-                    self._judge(after, ledger, worst)
-
-        disk.watch = watch
-        driver = Driver(disk)
-        driver.open()
-        driver.abandon()

@@ -12,11 +12,16 @@ the invariants are those of docs/recovery.md:
     I5  offsets rise, in the order of submission
     I6  class disk: no offset that was acknowledged as written is given to another record
     I7  a batch is there as a whole or not at all
+    I21 every loss is named: a new Gap is in the report of the recovery, and the other way round
+
+`look_at` reads a store into an `Outcome`, which holds no store any more; one outcome can be held
+against any number of ledgers. `judge` demands every promise of it. `judge_weakly` demands what is
+left of them when the disk itself lies or rots: what is there is right, and what is missing between
+is named.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Literal, NamedTuple
 
 import esker
@@ -36,6 +41,15 @@ class Found(NamedTuple):
     records: list[tuple[int, bytes]]
     gaps: list[tuple[int, int, str]]
     end: int
+
+
+class Outcome(NamedTuple):
+    """A store that was just opened: what it says, and what is in it."""
+
+    labels: frozenset[str]
+    report: str
+    lost: frozenset[tuple[str, int, int]]  # topic, first and last offset of each `lost_tail`
+    found: dict[str, Found]
 
 
 class Page:
@@ -65,16 +79,36 @@ class Page:
         self.flushed()
         self.durable = len(self.written)
 
+    def copy(self) -> Page:
+        other = Page(self.name, self.durability)
+        for name, value in vars(self).items():
+            setattr(other, name, value[:] if isinstance(value, list) else value)
+        return other
+
 
 class Ledger:
     """All topics of a store."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
-        self.version = 0  # how many promises were made; tells equal ledgers from different ones
+        self.version = 0  # how many promises were made
+        self._strength = (-1, 0)
 
     def copy(self) -> Ledger:
-        return copy.deepcopy(self)
+        other = Ledger()
+        other.version = self.version
+        other.pages = {name: page.copy() for name, page in self.pages.items()}
+        return other
+
+    def strength(self) -> int:
+        """Equal for ledgers that promise the same."""
+        if self._strength[0] != self.version:
+            promises = [
+                (p.name, p.created, p.durable, p.reached, *p.settled, *p.written, *p.gaps)
+                for p in self.pages.values()
+            ]
+            self._strength = (self.version, hash(tuple(promises)))
+        return self._strength[1]
 
     # -- told by the driver --
 
@@ -146,34 +180,107 @@ class Ledger:
 
     def check(self, store: esker.Store, death: Death) -> None:
         """Compare a store, just opened after a death, with every promise."""
-        bad = NOT_BY_A_CRASH.intersection(store.recovery.labels)
-        assert not bad, f"a crash was taken for damage: {store.recovery}"
+        self.judge(look_at(store), death)
+
+    def judge(self, outcome: Outcome, death: Death, *, reported: bool = True) -> None:
+        """Compare what a store held, just opened after a death, with every promise.
+
+        Not `reported`: a recovery before this one has died, and nobody read what it told.
+        """
+        bad = NOT_BY_A_CRASH & outcome.labels
+        assert not bad, f"a crash was taken for damage: {outcome.report}"
+        strangers = outcome.found.keys() - self.pages.keys()
+        assert not strangers, f"I4: nobody made {strangers}"
         for page in self.pages.values():
-            if page.name not in store:
+            found = outcome.found.get(page.name)
+            if found is None:
                 assert not page.created, f"{page.name} is gone"
             elif page.durability != "ephemeral":  # of those only the next offset is promised
-                check_page(page, read(store, page.name), death)
+                check_page(page, found, death)
+                if reported:
+                    check_report(page, found, outcome)
+
+    def judge_weakly(self, outcome: Outcome) -> None:
+        """Compare what a store holds on a disk that lied: all of it is right, if not all there."""
+        strangers = outcome.found.keys() - self.pages.keys()
+        assert not strangers, f"I4: nobody made {strangers}"
+        for name, found in outcome.found.items():
+            page = self.pages[name]
+            promised = dict(page.settled + page.written + page.pending)
+            open_ended = {*page.maybe, *page.doubt}
+            for offset, value in found.records:
+                right = promised.get(offset)
+                known = value == right if right is not None else value in open_ended
+                assert known, f"I4 {name}: not what was written at offset {offset}"
+
+    def missing(self, outcome: Outcome) -> list[tuple[str, int]]:
+        """What was acknowledged as durable, is not there, and is not named as lost either."""
+        gone = []
+        for page in self.pages.values():
+            found = outcome.found.get(page.name, Found([], [], 0))
+            named = {offset for first, last, _ in found.gaps for offset in range(first, last + 1)}
+            there = named.union(offset for offset, _ in found.records)
+            durable = page.settled + page.written[: page.durable]
+            gone += [(page.name, offset) for offset, _ in durable if offset not in there]
+        return gone
+
+
+def look_at(store: esker.Store, *, damaged: bool = False) -> Outcome:
+    """Read everything. On a damaged disk, a part that is refused counts as a gap that was named."""
+    report = store.recovery
+    lost = [f for f in report.findings if f.label == "lost_tail"]
+    return Outcome(
+        frozenset(report.labels),
+        str(report),
+        frozenset((f.topic or "", f.first or 0, f.last or 0) for f in lost),
+        {name: read_around(store, name) if damaged else read(store, name) for name in store},
+    )
 
 
 def read(store: esker.Store, name: str) -> Found:
     """A topic from offset 0 on; fails when the offsets do not follow each other."""
+    found, problem = _read(store, name, 0)
+    if problem is not None:
+        raise problem
+    return found
+
+
+def read_around(store: esker.Store, name: str) -> Found:
+    """A topic from offset 0 on, around what is refused as damaged."""
+    found, problem = _read(store, name, 0)
+    while problem is not None:
+        if problem.last is None or problem.last < found.end:
+            raise problem  # not even the end can be told: the topic is refused as a whole
+        refused = (found.end, problem.last, f"corrupt: {problem}")
+        found = Found(found.records, [*found.gaps, refused], problem.last + 1)
+        if found.end >= store[name].end():
+            break
+        more, problem = _read(store, name, found.end)
+        found = Found(found.records + more.records, found.gaps + more.gaps, more.end)
+    return found
+
+
+def _read(store: esker.Store, name: str, start: int) -> tuple[Found, esker.Corruption | None]:
     topic = store[name]
     records: list[tuple[int, bytes]] = []
     gaps: list[tuple[int, int, str]] = []
-    at = 0
+    at = start
     item: Any
-    for item in topic.read(0, gaps="yield"):
-        if isinstance(item, esker.Gap):
-            assert item.first == at, f"I3 {name}: a gap from {item.first}, expected {at}"
-            assert item.last >= item.first
-            gaps.append((item.first, item.last, item.reason))
-            at = item.last + 1
-        else:
-            assert item.offset == at, f"I3 {name}: offset {item.offset} where {at} should be"
-            records.append((item.offset, item.value))
-            at += 1
+    try:
+        for item in topic.batches(at, gaps="yield"):
+            if isinstance(item, esker.Gap):
+                assert item.first == at, f"I3 {name}: a gap from {item.first}, expected {at}"
+                assert item.last >= item.first
+                gaps.append((item.first, item.last, item.reason))
+                at = item.last + 1
+            else:
+                assert item.first == at, f"I3 {name}: offset {item.first} where {at} should be"
+                records += enumerate(item.values, at)
+                at += len(item)
+    except esker.Corruption as problem:
+        return Found(records, gaps, at), problem
     assert at == topic.end(), f"I3 {name}: reading ended at {at}, the topic at {topic.end()}"
-    return Found(records, gaps, at)
+    return Found(records, gaps, at), None
 
 
 def check_page(page: Page, found: Found, death: Death) -> None:
@@ -212,3 +319,15 @@ def check_gaps(page: Page, found: Found, death: Death) -> None:
         assert page.durability == "disk", f"{page.name}: {first}..{last} was never issued"
         assert reason == "lost unsynced tail"
         assert last + 1 == found.end, f"I3 {page.name}: records survived behind {first}..{last}"
+
+
+def check_report(page: Page, found: Found, outcome: Outcome) -> None:
+    """A gap that is new was told by the recovery that found it, and what it told is a gap."""
+    old = {first for first, _, _ in page.gaps}
+    named = {(first, last) for name, first, last in outcome.lost if name == page.name}
+    for first, last, _ in found.gaps:
+        told = any(low <= last and high == last for low, high in named)
+        assert first in old or told, f"I21 {page.name}: nobody named {first}..{last}"
+    for first, last in named:
+        covered = any(low <= first and last <= high for low, high, _ in found.gaps)
+        assert covered, f"I21 {page.name}: {first}..{last} is called lost, and there is no gap"

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import esker
-from esker.testing import Crash, Fate, Fault, SimulatedDisk
-from tests.crash.driver import CORNERS, Driver, mixed
+from esker.testing import CORNERS, Crash, Fate, Fault, SimulatedDisk
+from tests.crash.driver import Driver, mixed
 from tests.crash.ledger import Death, Ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

@@ -19,7 +19,8 @@ import esker
 from esker.format import frame
 from esker.storage import log, segment
 from esker.testing import KEPT, LOST, Call, Crash, ManualClock, SimulatedDisk
-from tests.crash.driver import OPTIONS, ROOT, Driver, Explorer, Step, mixed
+from tests.crash.driver import OPTIONS, ROOT, Driver, Step, mixed
+from tests.crash.explorer import Explorer
 from tests.crash.ledger import Ledger, read
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

@@ -1,14 +1,25 @@
 """Doubles of the world outside, for tests of Esker and of programs that use it.
 
-    disk.py     a disk in memory that can lose power or fail at any call
-    inodes.py   what such a disk keeps of a file and of a directory, and what a power cut leaves
-    faults.py   which calls of a disk fail, how, and from when on
-    clock.py    a clock that is moved by hand
+    disk.py       a disk in memory that can lose power or fail at any call
+    profiles.py   kinds of disks: strict, ext4-ordered, 4K-sector, btrfs-eio, lying
+    cuts.py       power cuts: what one decides, what it may leave, which of that to look at
+    inodes.py     what such a disk keeps of a file and of a directory
+    faults.py     which calls of a disk fail, how, and from when on
+    clock.py      a clock that is moved by hand
 
     disk, clock = SimulatedDisk(seed=1), ManualClock()
     store = esker.open("/data", files=disk, clock=clock, background=False)
     ...
-    after = disk.crash(seed=2)      # the same disk after a power cut, one of its legal states
+    after = disk.crash(seed)        # the same disk after a power cut, one of its legal states
+    esker.open("/data", files=after, clock=clock, background=False)     # what is left?
+
+To look at every state that a power cut can leave, around every call that changes the disk:
+
+    def watch(call: Call, when: str) -> None:
+        for after in disk.crashes():
+            ...                     # open it, and see whether it keeps what you were promised
+
+    disk.watch = watch              # and now run the program
 
 Nothing of Esker imports this room. Everything here is deterministic: the same seeds and the same
 calls give the same bytes.
@@ -17,19 +28,53 @@ calls give the same bytes.
 from __future__ import annotations
 
 from esker.testing.clock import ManualClock
+from esker.testing.cuts import (
+    CORNERS,
+    FILLINGS,
+    KEPT,
+    LOST,
+    NAMES_ONLY,
+    UNNAMED,
+    Choice,
+    Cut,
+    Fate,
+    Filling,
+)
 from esker.testing.disk import Call, Crash, SimulatedDisk
-from esker.testing.faults import Fault
-from esker.testing.inodes import KEPT, LOST, NAMES_ONLY, UNNAMED, Fate
+from esker.testing.faults import CALLS, CHANGES, Fault
+from esker.testing.profiles import (
+    BTRFS_EIO,
+    EXT4_ORDERED,
+    LYING,
+    PROFILES,
+    SECTORS_4K,
+    STRICT,
+    Profile,
+)
 
 __all__ = [
+    "BTRFS_EIO",
+    "CALLS",
+    "CHANGES",
+    "CORNERS",
+    "EXT4_ORDERED",
+    "FILLINGS",
     "KEPT",
     "LOST",
+    "LYING",
     "NAMES_ONLY",
+    "PROFILES",
+    "SECTORS_4K",
+    "STRICT",
     "UNNAMED",
     "Call",
+    "Choice",
     "Crash",
+    "Cut",
     "Fate",
     "Fault",
+    "Filling",
     "ManualClock",
+    "Profile",
     "SimulatedDisk",
 ]

@@ -5,13 +5,17 @@ runs on it unchanged. It counts the calls that change something; a test may look
 each of them (`watch`), or have the machine stop there (`stop_at`), and then ask what is left:
 
     disk.kill()        the process died: all that was written is there, its locks are free
-    disk.crash(seed)   the power went: one of the legal states, see inodes.py
+    disk.crash(seed)   the power went: one of the legal states, see cuts.py
+    disk.crashes()     the power went: all of them, or where these are many, the telling ones
 
-Both return another disk and leave this one as it is, so that any number of states can be looked at
+All return other disks and leave this one as it is, so that any number of states can be looked at
 from one point. A disk that was stopped raises `Crash` from every call: whatever the dying program
 still does in its `finally` blocks reaches nothing.
 
     disk.fail(Fault(errno.ENOSPC, at=3))     the third call that can run out of space does
+    disk.rot(seed)                           a bit on the platter turns
+    disk.misdirect(seed)                     a sector that was synced lies elsewhere
+    calls = disk.record()                    every call from now on, as it was made
 
 Rules: no time, no real file, no randomness but the seed's. What the real door refuses is refused
 here with the same exceptions.
@@ -21,13 +25,16 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple
 
 from esker.errors import UnsafePath
 from esker.storage.files import Holder, Mode, told
+from esker.testing.cuts import Cut, Fate, Grave
 from esker.testing.faults import CHANGES, Fault
-from esker.testing.inodes import Fate, Folder, Inode, Move, Node, Tree
+from esker.testing.inodes import Folder, Inode, Move, Node, content_digest, killed
+from esker.testing.profiles import STRICT, Profile
 
 GRAVES: Final = 8  # how many deleted files may come back as stale bytes
 _DOING: Final = {
@@ -43,11 +50,14 @@ class Crash(BaseException):
 
 
 class Call(NamedTuple):
-    """A call that changes the disk."""
+    """A call of the door; see storage/files.py and `faults.CALLS` for the names."""
 
-    serial: int  # from 1
+    serial: int  # of calls that change the disk, from 1; others have that of the one before
     name: str
     path: str
+    size: int = 0  # bytes to be read or written; the size to be cut or extended to
+    position: int = 0  # where in the file
+    to: str = ""  # the new path of a renaming
 
 
 Watch = Callable[[Call, When], None]
@@ -56,42 +66,71 @@ Watch = Callable[[Call, When], None]
 class SimulatedDisk:
     """A file system with power switch. Everything about it follows from its seed."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, profile: Profile = STRICT) -> None:
         self.seed = seed
+        self.profile = profile
         self.changes = 0  # calls so far that change the disk
         self.watch: Watch | None = None
+        self.trace: list[Call] | None = None  # see `record`
         self.stopped = False
         self.faults: list[Fault] = []
-        self.reverts = False  # whether a file shows its old content after a failed sync
+        self.reverts = profile.reverts  # a file shows its old content after a failed sync
+        self.lies = profile.lies  # a sync that succeeds does nothing
+        self.fate: Fate | None = None  # the one that made this disk what it is
         self._boot = 1
         self._pid = 1000
         self._life = 0  # how many kills and crashes made this disk what it is
         self._root = Folder()
         self._locks: dict[str, Holder] = {}
-        self._graves: list[bytes] = []
+        self._graves: list[Grave] = []
+        self._paths: dict[str, Node] = {}  # those looked up since names last changed
         self._stop: tuple[int, When] | None = None
         self._random = random.Random(f"disk {seed}")
         self._draws = 0
 
     # ---- power, death, failure -----------------------------------------------------------
 
-    def crash(self, seed: int | Fate) -> SimulatedDisk:
-        """This disk after a power cut, and the machine after its restart."""
-        fate = seed if isinstance(seed, Fate) else Fate(seed)
-        after = self._next(fate)
+    def crash(self, fate: int | Fate, cut: Cut | None = None) -> SimulatedDisk:
+        """This disk after a power cut, and the machine after its restart.
+
+        `cut` is what `self.cut()` has returned since the last change, should it be at hand.
+        """
+        fate = fate if isinstance(fate, Fate) else Fate(fate)
+        after = self._next((cut or self.cut()).tree(fate))
         after._boot = self._boot + 1
+        after.fate = fate
         return after
+
+    def crashes(
+        self, *, most: int = 64, chances: int = 4, seed: int = 0,
+        ignore: frozenset[str] = frozenset(), seen: set[bytes] | None = None,
+    ) -> Iterator[SimulatedDisk]:  # fmt: skip
+        """This disk after power cuts that end differently, each way once; see `Cut.fates`.
+
+        `seen` takes the images of those that were returned, and keeps them from being returned
+        again at another moment.
+        """
+        cut = self.cut(ignore)
+        seen = set() if seen is None else seen
+        for fate, image in cut.fates(most=most, chances=chances, seed=seed):
+            if image not in seen:
+                seen.add(image)
+                yield self.crash(fate, cut)
+
+    def cut(self, ignore: frozenset[str] = frozenset()) -> Cut:
+        """The power going now: what that would decide. Good until the disk changes."""
+        return Cut(self._root, self._graves, ordered=self.profile.ordered, ignore=ignore)
 
     def kill(self) -> SimulatedDisk:
         """This disk after the death of the process alone."""
-        return self._next(None)
+        return self._next(killed(self._root))
 
-    def _next(self, fate: Fate | None) -> SimulatedDisk:
-        after = SimulatedDisk(self.seed)
+    def _next(self, root: Folder) -> SimulatedDisk:
+        after = SimulatedDisk(self.seed, self.profile)
         after._boot, after._pid, after._life = self._boot, self._pid + 1, self._life + 1
         after._random = random.Random(f"disk {self.seed} {after._life} {self.changes}")
-        after._graves, after.reverts = list(self._graves), self.reverts
-        after._root = Tree(fate, self._graves).copy(self._root)
+        after._graves, after.reverts, after.lies = list(self._graves), self.reverts, self.lies
+        after._root = root
         return after
 
     def stop_at(self, call: int, when: When = "before") -> None:
@@ -107,6 +146,11 @@ class SimulatedDisk:
         """No call fails any more."""
         self.faults.clear()
 
+    def record(self) -> list[Call]:
+        """Every call from now on, in the order in which they are made; the list grows."""
+        self.trace = []
+        return self.trace
+
     def contents(self) -> dict[str, bytes]:
         """Every file by its path, as a reader would see it now."""
         nodes = self._nodes().items()
@@ -115,6 +159,18 @@ class SimulatedDisk:
     def folders(self) -> list[str]:
         """The path of every directory."""
         return [path for path, node in self._nodes().items() if isinstance(node, Folder)]
+
+    def image(self, ignore: frozenset[str] = frozenset()) -> bytes:
+        """Tells what a reader would see now from what others would see elsewhere."""
+        digest = blake2b(digest_size=16)
+        for path, node in sorted(self._nodes().items()):
+            if path.rpartition("/")[2] in ignore:
+                continue
+            digest.update(path.encode())
+            if isinstance(node, Inode):
+                whole = node.cache is node.durable
+                digest.update(node.digest() if whole else content_digest(node.cache))
+        return digest.digest()
 
     def _nodes(self) -> dict[str, Node]:
         found: dict[str, Node] = {}
@@ -128,23 +184,63 @@ class SimulatedDisk:
         return found
 
     def poke(self, path: str, position: int, data: bytes) -> None:
-        """Change bytes on the platter itself: bit rot, not a write."""
+        """Change bytes on the platter itself: bit rot, not a write. Readers see it at once."""
         inode = self._inode(path, "write")
-        inode.cache[position : position + len(data)] = data
-        platter = bytearray(inode.durable.ljust(position + len(data), b"\0"))
-        platter[position : position + len(data)] = data
-        inode.durable = bytes(platter)
+        inode._own()[position : position + len(data)] = data
+        inode.durable = _poked(inode.durable, position, data)
+
+    def rot(self, seed: int, inside: str = "") -> tuple[str, int]:
+        """Turn one bit of a file whose path contains a text; returns the path and the position."""
+        chance = random.Random(f"rot {self.seed} {seed}")
+        contents = {path: data for path, data in self.contents().items() if data and inside in path}
+        path = chance.choice(sorted(contents))
+        position = chance.randrange(len(contents[path]))
+        self.poke(path, position, bytes([contents[path][position] ^ 1 << chance.randrange(8)]))
+        return path, position
+
+    def misdirect(self, seed: int) -> tuple[str, int, str, int] | None:
+        """One sector that a sync wrote lies on the platter in a wrong place, of any file.
+
+        The cache of the machine knows nothing of it: it is seen after the next power cut. Returns
+        the path and position where the sector belongs and those where it is, or None if no file
+        has been synced.
+        """
+        chance = random.Random(f"misdirect {self.seed} {seed}")
+        files = {p: n for p, n in sorted(self._nodes().items()) if isinstance(n, Inode)}
+        size = self.profile.sector
+        written = [
+            (path, at)
+            for path, node in files.items()
+            for at in range(0, len(node.durable), size)
+            if node.durable[at : at + size] != node.replaced[at : at + size]
+        ]
+        if not written:
+            return None
+        path, at = chance.choice(written)
+        inode = files[path]
+        data, before = inode.durable[at : at + size], inode.replaced[at : at + size]
+        inode.durable = _poked(inode.durable, at, before.ljust(len(data), b"\0")[: len(data)])
+        to = chance.choice([p for p, node in files.items() if node.durable])
+        there = files[to]
+        position = size * chance.randrange(-(-len(there.durable) // size))
+        there.durable = _poked(there.durable, position, data[: len(there.durable) - position])
+        return path, at, to, position
 
     # ---- around every call ---------------------------------------------------------------
 
-    def _enter(self, call: str, path: str) -> Call | None:
+    def _enter(
+        self, call: str, path: str, size: int = 0, position: int = 0, to: str = ""
+    ) -> Call | None:
         """Stop, fail or go on. Returns the call when it changes the disk."""
         if self.stopped:
             raise Crash("the machine is off")
         made = None
-        if call in CHANGES:
-            self.changes += 1
-            made = Call(self.changes, call, path)
+        changes = call in CHANGES
+        self.changes += changes
+        if self.trace is not None:
+            self.trace.append(Call(self.changes, call, path, size, position, to))
+        if changes:
+            made = Call(self.changes, call, path, size, position, to)
             if self.watch is not None:
                 self.watch(made, "before")
             self._stop_here("before")
@@ -172,8 +268,8 @@ class SimulatedDisk:
             folder, name = self._place(path, "create")
             if name in folder.entries:
                 raise told(FileExistsError(errno.EEXIST, "File exists"), "create", path)
-            inode = Inode()
-            Move((folder, name, inode))
+            inode = self._new()
+            self._move((folder, name, inode))
         else:
             inode = self._inode(path, "open")
         self._leave(call)
@@ -187,7 +283,7 @@ class SimulatedDisk:
             if not writable:
                 raise told(FileNotFoundError(errno.ENOENT, "No such file"), "map", path)
             call = self._enter("page", path)
-            Move((folder, name, Inode()))
+            self._move((folder, name, self._new()))
         inode = self._inode(path, "map")
         if len(inode.cache) < size and not writable:
             raise told(OSError(errno.EINVAL, "the page is too short"), "map", path)
@@ -196,20 +292,20 @@ class SimulatedDisk:
         return page
 
     def rename(self, old: str, new: str) -> None:
-        call = self._enter("rename", old)
+        call = self._enter("rename", old, to=new)
         source, name = self._place(old, "rename")
         target, new_name = self._place(new, "rename")
         if name not in source.entries:
             raise told(FileNotFoundError(errno.ENOENT, "No such file"), "rename", old)
-        Move((source, name, None), (target, new_name, source.entries[name]))
+        self._move((source, name, None), (target, new_name, source.entries[name]))
         self._leave(call)
 
     def unlink(self, path: str) -> None:
         call = self._enter("unlink", path)
         inode = self._inode(path, "delete")
         folder, name = self._place(path, "delete")
-        Move((folder, name, None))
-        self._graves = [*self._graves[1 - GRAVES :], bytes(inode.cache)]
+        self._move((folder, name, None))
+        self._graves = [*self._graves[1 - GRAVES :], Grave(path, bytes(inode.cache))]
         self._leave(call)
 
     def make_dir(self, path: str) -> None:
@@ -219,7 +315,7 @@ class SimulatedDisk:
                 raise UnsafePath(f"cannot use {path}: it is not a directory", path=path)
             return
         call = self._enter("make_dir", path)
-        Move((folder, name, Folder()))
+        self._move((folder, name, Folder()))
         self._leave(call)
 
     def remove_dir(self, path: str) -> None:
@@ -232,7 +328,10 @@ class SimulatedDisk:
 
     def sync_dir(self, path: str) -> None:
         call = self._enter("sync_dir", path)
-        self._folder(path, "sync directory").sync()
+        folder = self._folder(path, "sync directory")
+        if not self.lies:
+            folder.sync()
+            self._synced()
         self._leave(call)
 
     def list(self, path: str) -> list[str]:
@@ -252,7 +351,7 @@ class SimulatedDisk:
         new = name not in folder.entries
         call = self._enter("lock" if new else "open", path)
         if new:
-            Move((folder, name, Inode()))
+            self._move((folder, name, self._new()))
         if path in self._locks:
             if wait:
                 raise AssertionError(f"nobody is left to release {path}: this would wait for ever")
@@ -282,7 +381,29 @@ class SimulatedDisk:
 
     # ---- names ---------------------------------------------------------------------------
 
+    def _new(self) -> Inode:
+        return Inode(sector=self.profile.sector)
+
+    def _move(self, *parts: tuple[Folder, str, Node | None]) -> None:
+        self._paths.clear()
+        Move(*parts)
+
+    def _synced(self) -> None:
+        """Where names keep their order, a sync of one thing takes all earlier names along."""
+        if self.profile.ordered:
+            for node in [self._root, *self._nodes().values()]:
+                if isinstance(node, Folder):
+                    node.sync()
+
     def _find(self, path: str) -> Node | None:
+        node: Node | None = self._paths.get(path)
+        if node is None:
+            node = self._resolve(path)
+            if node is not None:
+                self._paths[path] = node
+        return node
+
+    def _resolve(self, path: str) -> Node | None:
         node: Node = self._root
         for name in path.split("/"):
             if name in ("", "."):
@@ -324,13 +445,13 @@ class SimulatedFile:
         self._inode = inode
 
     def read(self, position: int, size: int) -> bytes:
-        self._disk._enter("read", self.path)
+        self._disk._enter("read", self.path, size, position)
         return bytes(self._inode.cache[position : position + size])
 
     def write(self, position: int, parts: Sequence[Any]) -> None:
         data = b"".join(parts)
         try:
-            call = self._disk._enter("write", self.path)
+            call = self._disk._enter("write", self.path, len(data), position)
         except OSError:  # some of it may be there all the same, or all of it
             self._inode.write(position, [data[: self._disk._drawn(len(data) + 1)]])
             raise
@@ -343,19 +464,21 @@ class SimulatedFile:
         except OSError:
             self._inode.fail_sync(reverts=self._disk.reverts)
             raise
-        self._inode.sync()
+        if not self._disk.lies:
+            self._inode.sync()
+            self._disk._synced()
         self._disk._leave(call)
 
     def size(self) -> int:
         return len(self._inode.cache)
 
     def truncate(self, size: int) -> None:
-        call = self._disk._enter("truncate", self.path)
+        call = self._disk._enter("truncate", self.path, size)
         self._inode.resize(size)
         self._disk._leave(call)
 
     def allocate(self, size: int) -> None:
-        call = self._disk._enter("allocate", self.path)
+        call = self._disk._enter("allocate", self.path, size)
         if size > len(self._inode.cache):
             self._inode.resize(size)
         self._disk._leave(call)
@@ -384,3 +507,8 @@ class SimulatedLock:
 
     def __del__(self) -> None:
         self.release()
+
+
+def _poked(content: bytes, position: int, data: bytes) -> bytes:
+    end = position + len(data)
+    return content[:position].ljust(position, b"\0") + data + content[end:]

@@ -1,95 +1,25 @@
-"""What a simulated disk keeps of a file and of a directory, and what a power cut leaves of both.
+"""What a simulated disk keeps of a file and of a directory.
 
 A file is two things: what is on the platter (`durable`), and what the page cache shows (`cache`),
 with the ordered list of changes between them. A sync turns the changes into platter. A directory
-is the same with names. What a power cut may leave, each choice made by a `Fate`:
-
-    a sector (512 bytes)     any of the contents it had since the last sync, independently of others
-    the size of a file       any of the sizes it had since the last sync
-    a sector within the size whose content was lost: zeros, junk, or bytes of a deleted file
-    a name                   each creation, deletion or renaming since the directory was synced
-                             happened or did not; a renaming as a whole
-
-So data may survive without its size, size without data, later writes without earlier ones, a file
-without a name, a name without content, and a deleted file may be back. All of it is legal on some
-file system; code that holds here holds on the kinder ones.
+is the same with names. What a power cut may leave of both is decided in cuts.py.
 
 A failed sync leaves its changes where no later sync looks: the platter never gets them, unless the
 same sectors are written again. The cache goes on showing them, as on most file systems, or shows
 what is on the platter, as on those that copy on write.
+
+Bytes are shared between a disk and its copies until one of them writes: `cache` is a `bytes` until
+then, and a `bytearray` from then on.
 """
 
 from __future__ import annotations
 
-import random
+import itertools
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-SECTOR: Final = 512
-
-
-# ---- choices ---------------------------------------------------------------------------------
-
-
-class Fate:
-    """Chooses what a power cut leaves, by a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(f"fate {seed}")
-        self._names = self._random.choice((0.15, 0.5, 0.85))
-        self._newest = self._random.choice((0.1, 0.5, 0.9))
-        self._filling = self._random.choice(("zeros", "junk", "stale"))
-
-    def keeps_entry(self) -> bool:
-        """Whether a change of a directory survives."""
-        return self._random.random() < self._names
-
-    def version(self, count: int) -> int:
-        """Which of the contents or sizes 0 (synced) to `count` (newest) survives."""
-        if self._random.random() < self._newest:
-            return count
-        return self._random.randrange(count + 1)
-
-    def size_version(self, count: int) -> int:
-        return self.version(count)
-
-    def filling(self, sector: int, graves: Sequence[bytes]) -> bytes:
-        """What stands in a sector whose content did not make it."""
-        if self._filling == "junk":
-            return self._random.randbytes(SECTOR)
-        if self._filling == "stale" and graves:
-            grave = self._random.choice(graves)
-            stale = grave[sector * SECTOR : (sector + 1) * SECTOR]
-            return stale.ljust(SECTOR, b"\0")
-        return bytes(SECTOR)
-
-
-class _Fixed(Fate):
-    """The same choice every time: the corners that chance seldom finds."""
-
-    def __init__(self, *, entries: bool, sizes: bool, contents: bool) -> None:
-        super().__init__(0)
-        self._entries, self._sizes, self._contents = entries, sizes, contents
-        self._filling = "zeros"
-
-    def keeps_entry(self) -> bool:
-        return self._entries
-
-    def version(self, count: int) -> int:
-        return count if self._contents else 0
-
-    def size_version(self, count: int) -> int:
-        return count if self._sizes else 0
-
-
-LOST: Final[Fate] = _Fixed(entries=False, sizes=False, contents=False)
-"""Nothing survives that was not synced."""
-KEPT: Final[Fate] = _Fixed(entries=True, sizes=True, contents=True)
-"""Everything survives, synced or not."""
-NAMES_ONLY: Final[Fate] = _Fixed(entries=True, sizes=True, contents=False)
-"""Names and sizes survive, and what was not synced reads as zeros."""
-UNNAMED: Final[Fate] = _Fixed(entries=False, sizes=True, contents=True)
-"""All data survives, and no name that was not synced."""
+_time: Final = itertools.count(1)  # orders all changes, of files and of names, among each other
 
 
 # ---- files -----------------------------------------------------------------------------------
@@ -98,6 +28,7 @@ UNNAMED: Final[Fate] = _Fixed(entries=False, sizes=True, contents=True)
 class Change(NamedTuple):
     """What one call did to a file: its size afterwards, and the sectors as they were then."""
 
+    time: int
     size: int
     sectors: dict[int, bytes]
 
@@ -105,106 +36,96 @@ class Change(NamedTuple):
 class Inode:
     """A file, apart from its names."""
 
-    __slots__ = ("cache", "durable", "page", "pending")
+    __slots__ = ("_digest", "cache", "durable", "page", "pending", "replaced", "sector")
 
-    def __init__(self, durable: bytes = b"") -> None:
+    def __init__(self, durable: bytes = b"", sector: int = 512) -> None:
         self.durable = durable
-        self.cache = bytearray(durable)
+        self.cache: bytes | bytearray = durable
         self.pending: list[Change] = []
         self.page: memoryview[int] | None = None  # set while mapped as a page of words
+        self.sector = sector  # bytes that the platter takes as a whole
+        self.replaced = durable  # what the last sync replaced on the platter
+        self._digest: tuple[bytes, bytes] | None = None
+
+    def _own(self) -> bytearray:
+        """The cache, to be written to."""
+        cache = self.cache
+        if isinstance(cache, bytes):
+            cache = self.cache = bytearray(cache)
+        return cache
 
     def write(self, position: int, parts: Sequence[Any]) -> None:
-        cache, begin = self.cache, position
+        cache, begin = self._own(), position
         if position > len(cache):
             cache.extend(bytes(position - len(cache)))
         for part in parts:
             cache[position : position + len(part)] = part
             position += len(part)
-        self._changed(begin, position)
+        self._changed(range(begin // self.sector, -(-position // self.sector)))
 
     def resize(self, size: int) -> None:
         """Cut, or extend with zeros. What is cut off is gone from the cache for good."""
-        before = len(self.cache)
+        cache = self._own()
+        before = len(cache)
         if size < before:
-            del self.cache[size:]
-            gone = range(size // SECTOR, -(-before // SECTOR))
-            self.pending.append(Change(size, {sector: self._sector(sector) for sector in gone}))
+            del cache[size:]
+            self._changed(range(size // self.sector, -(-before // self.sector)))
         else:
-            self.cache.extend(bytes(size - before))
-            self.pending.append(Change(size, {}))
+            cache.extend(bytes(size - before))
+            self._changed(range(0))
 
-    def _changed(self, begin: int, end: int) -> None:
-        touched = range(begin // SECTOR, -(-end // SECTOR))
-        self.pending.append(
-            Change(len(self.cache), {sector: self._sector(sector) for sector in touched})
-        )
-
-    def _sector(self, sector: int) -> bytes:
-        return bytes(self.cache[sector * SECTOR : (sector + 1) * SECTOR])
+    def _changed(self, touched: range) -> None:
+        cache, sector = self.cache, self.sector
+        sectors = {at: bytes(cache[at * sector : (at + 1) * sector]) for at in touched}
+        self.pending.append(Change(next(_time), len(cache), sectors))
 
     def as_page(self, size: int) -> memoryview[int]:
         """The content as 64-bit words that are written without a call, as a shared mapping is."""
         if self.page is None:
             if len(self.cache) < size:
                 self.resize(size)
-            self.page = memoryview(self.cache).cast("Q")
+            self.page = memoryview(self._own()).cast("Q")
         return self.page
 
     def sync(self) -> None:
         """Everything up to here is on the platter."""
         if self.pending:
-            self.durable = _applied(self.durable, self.pending)
+            self.replaced = self.durable
+            self.durable = _applied(self.durable, self.pending, self.sector)
             self.pending = []
 
     def fail_sync(self, *, reverts: bool) -> None:
         """The kernel drops the changes and calls the pages clean. Only the size may come later."""
         if reverts:
-            self.cache[:] = self.durable
+            self._own()[:] = self.durable
             self.pending = []
         elif self.pending:
-            self.pending = [Change(self.pending[-1].size, {})]
+            self.pending = [Change(next(_time), self.pending[-1].size, {})]
 
     def killed(self) -> Inode:
         """The file after the death of its process: the page cache is as it was."""
-        after = Inode()
-        after.durable = self.durable
-        after.cache = bytearray(self.cache)
+        after = Inode(self.durable, self.sector)
+        cache = self.cache
+        if isinstance(cache, bytearray):
+            cache = self.durable if not self.pending and cache == self.durable else bytes(cache)
+        after.cache = cache
         after.pending = list(self.pending)
+        after._digest = self._digest
         return after
 
-    def crashed(self, fate: Fate, graves: Sequence[bytes]) -> Inode:
-        """The file after a power cut."""
-        if self.page is not None:
-            return Inode(self._crashed_page(fate))
-        if not self.pending:
-            return Inode(self.durable)
-        history: dict[int, list[bytes]] = {}
-        for change in self.pending:
-            for sector, content in change.sectors.items():
-                history.setdefault(sector, []).append(content)
-        version = fate.size_version(len(self.pending))
-        size = self.pending[version - 1].size if version else len(self.durable)
-        after = bytearray(self.durable[:size].ljust(size, b"\0"))
-        for sector, versions in sorted(history.items()):
-            begin = sector * SECTOR
-            version = fate.version(len(versions))
-            if version:
-                survives = versions[version - 1]
-            elif begin < len(self.durable):
-                continue
-            else:
-                survives = fate.filling(sector, graves)
-            end = min(begin + len(survives), size)
-            if begin < end:
-                after[begin:end] = survives[: end - begin]
-        return Inode(bytes(after))
-
-    def _crashed_page(self, fate: Fate) -> bytes:
-        """A mapped page is written whenever the kernel likes: it is new, old or not there."""
-        return (self.durable, bytes(len(self.cache)), bytes(self.cache))[fate.version(2)]
+    def digest(self) -> bytes:
+        """Tells the content on the platter from others; remembered while it stays the same."""
+        known = self._digest
+        if known is None or known[0] is not self.durable:
+            known = self._digest = (self.durable, content_digest(self.durable))
+        return known[1]
 
 
-def _applied(content: bytes, changes: Sequence[Change]) -> bytes:
+def content_digest(content: bytes | bytearray) -> bytes:
+    return blake2b(content, digest_size=16).digest()
+
+
+def _applied(content: bytes, changes: Sequence[Change], sector: int) -> bytes:
     after = bytearray(content)
     for change in changes:
         size = change.size
@@ -212,8 +133,8 @@ def _applied(content: bytes, changes: Sequence[Change]) -> bytes:
             del after[size:]
         else:
             after.extend(bytes(size - len(after)))
-        for sector, data in change.sectors.items():
-            begin = sector * SECTOR
+        for at, data in change.sectors.items():
+            begin = at * sector
             end = min(begin + len(data), size)
             if begin < end:
                 after[begin:end] = data[: end - begin]
@@ -245,12 +166,13 @@ Node = Inode | Folder
 class Move:
     """A change of names that happens as a whole: (directory, name, what it names from now on)."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "time")
 
     def __init__(self, *parts: tuple[Folder, str, Node | None]) -> None:
         self.parts = parts
+        self.time = next(_time)
         for folder, name, node in parts:
-            _name(folder.entries, name, node)
+            put(folder.entries, name, node)
         for folder in self.folders():
             folder.pending.append(self)
 
@@ -259,82 +181,53 @@ class Move:
 
     def settle(self) -> None:
         for folder, name, node in self.parts:
-            _name(folder.durable, name, node)
+            put(folder.durable, name, node)
         for folder in self.folders():
             folder.pending.remove(self)
 
 
-def _name(entries: dict[str, Node], name: str, node: Node | None) -> None:
+def put(entries: dict[str, Node], name: str, node: Node | None) -> None:
+    """Let a name stand for something else, or for nothing any more."""
     if node is None:
         entries.pop(name, None)
     else:
         entries[name] = node
 
 
-class Tree:
-    """The names that are left of a directory tree, with copies of what they name."""
+def killed(root: Folder) -> Folder:
+    """A directory tree after the death of a process: nothing is lost, and nothing is settled."""
+    copies: dict[Node, Node] = {}
+    pending: list[tuple[Folder, Move]] = []
 
-    def __init__(self, fate: Fate | None, graves: Sequence[bytes]) -> None:
-        self._fate = fate  # None: only the process dies, and everything is kept
-        self._graves = graves
-        self._copies: dict[Node, Node] = {}
-        self._kept: dict[Move, bool] = {}
-        self._moves: list[tuple[Folder, Move]] = []
-
-    def copy(self, root: Folder) -> Folder:
-        """The directory after the death of the machine, or of the process."""
-        after = self._folder(root)
-        if self._fate is None:
-            self._copy_moves()
+    def folder_copy(folder: Folder) -> Folder:
+        known = copies.get(folder)
+        if known is not None:
+            assert isinstance(known, Folder)
+            return known
+        after = copies[folder] = Folder()
+        for name, node in folder.durable.items():
+            after.durable[name] = copy(node)
+        for name, node in folder.entries.items():
+            after.entries[name] = copy(node)
+        pending.extend((folder, move) for move in folder.pending)
         return after
 
-    def _folder(self, folder: Folder) -> Folder:
-        after = Folder()
-        self._copies[folder] = after
-        for name, node in folder.durable.items() if self._fate is None else ():
-            after.durable[name] = self._node(node)
-        for name, node in self._entries(folder).items():
-            after.entries[name] = self._node(node)
-        if self._fate is None:
-            self._moves += [(folder, move) for move in folder.pending]
-        else:
-            after.durable = dict(after.entries)
-        return after
+    def copy(node: Node) -> Node:
+        if isinstance(node, Folder):
+            return folder_copy(node)
+        if node not in copies:
+            copies[node] = node.killed()
+        return copies[node]
 
-    def _entries(self, folder: Folder) -> dict[str, Node]:
-        if self._fate is None:
-            return folder.entries
-        left = dict(folder.durable)
-        for move in folder.pending:
-            if move not in self._kept:
-                self._kept[move] = self._fate.keeps_entry()
-            if self._kept[move]:
-                for where, name, node in move.parts:
-                    if where is folder:
-                        _name(left, name, node)
-        return left
-
-    def _node(self, node: Node) -> Node:
-        if node not in self._copies:
-            if isinstance(node, Folder):
-                return self._folder(node)
-            fate = self._fate
-            self._copies[node] = node.killed() if fate is None else node.crashed(fate, self._graves)
-        return self._copies[node]
-
-    def _copy_moves(self) -> None:
-        """After a kill nothing is settled: the same changes wait for the same syncs."""
-        made: dict[Move, Move] = {}
-        for folder, move in self._moves:
-            if move not in made:
-                copied = made[move] = Move.__new__(Move)
-                copied.parts = tuple(
-                    (self._copied_folder(where), name, None if node is None else self._node(node))
-                    for where, name, node in move.parts
-                )
-            self._copied_folder(folder).pending.append(made[move])
-
-    def _copied_folder(self, folder: Folder) -> Folder:
-        copied = self._node(folder)
-        assert isinstance(copied, Folder)
-        return copied
+    after = folder_copy(root)
+    made: dict[Move, Move] = {}
+    for folder, move in pending:  # grows while directories turn up that only a move still names
+        if move not in made:
+            copied = made[move] = Move.__new__(Move)
+            copied.time = move.time
+            copied.parts = tuple(
+                (folder_copy(where), name, None if node is None else copy(node))
+                for where, name, node in move.parts
+            )
+        folder_copy(folder).pending.append(made[move])
+    return after

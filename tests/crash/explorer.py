@@ -1,0 +1,275 @@
+"""Looks at every state that a workload can end in.
+
+`Explorer.explore` runs a workload once. Around every call that changes the disk it takes what a
+kill would leave there and what power cuts would (see testing/cuts.py for which), opens each, reads
+it, and holds it against the ledger. A state that was looked at before is not opened again; only
+where more has been promised since, what was found in it is held against the new ledger.
+
+Every n-th state is looked at thoroughly: it must survive another power cut as it is (I12), can be
+written to, and is clean and the same when it is opened after a close. Of every n-th state, too, the
+recovery itself dies, around each of its own changes, and is done again.
+
+A broken promise is a `Violation`. Its note is the JSON of a file for tests/regressions, which
+replays it: see replay.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import esker
+from esker.testing import CORNERS, LOST, STRICT, Call, Crash, Fate, Profile, SimulatedDisk
+from tests.crash.driver import Driver, Step, mixed
+from tests.crash.ledger import Death, Ledger, Outcome, look_at
+
+IDLE = frozenset({"lock", "counters", "catalog.lock", "recovery.lock"})
+
+
+class Violation(BaseException):
+    """A promise was broken. Not an Exception: the engine at work must not take it for its own."""
+
+
+class Explorer:
+    """Looks at states; counts them and leaves out those that were seen already."""
+
+    def __init__(
+        self, *, most: int = 48, chances: int = 2, thorough: int = 0, nested: int = 0,
+        profile: Profile = STRICT,
+    ) -> None:  # fmt: skip
+        self.most = most  # all states of a point if there are no more, else the telling ones
+        self.chances = chances  # and as many that are left to chance
+        self.thorough = thorough  # every n-th state is also written to, closed and opened again
+        self.nested = nested  # the recovery of every n-th state dies too, at each of its changes
+        self.profile = profile
+        self.points = 0
+        self.states = 0  # different ones that were opened
+        self.double = 0  # different ones that a death inside of a recovery left
+        self.also: Counter[str] = Counter()
+        self._judged: dict[bytes, int] = {}  # every image, and the ledger it was held against
+        self._found: dict[bytes, Outcome] = {}  # of the workload at hand
+        self._last: tuple[int, int] = (-1, -1)
+        self._where: dict[str, Any] = {}  # how to come here again
+
+    # -- one workload --
+
+    def explore(self, steps: list[Step], seed: int = 0, skip: int = 0) -> None:
+        """Run the steps, and look around every change that they make, but for the first `skip`."""
+        driver = Driver(SimulatedDisk(seed, self.profile), seed=seed)
+        self._found, self._last = {}, (-1, -1)
+        where: dict[str, Any] = {"profile": self.profile.name, "seed": seed, "steps": steps}
+
+        def watch(call: Call, when: str) -> None:
+            self._where = {**where, "call": call.serial, "when": when}
+            try:
+                self._look(driver.disk, driver.ledger, call, when)
+            except BaseException as problem:
+                problem.add_note(f"{call}\n{json.dumps(self._where)}")
+                raise Violation(problem) from problem
+
+        if not skip:
+            driver.disk.watch = watch
+        driver.open()
+        driver.run(steps[:skip])
+        driver.disk.watch = watch
+        driver.run(steps[skip:])
+        if not skip:
+            driver.close()
+        driver.disk.watch = None
+        driver.abandon()
+
+    def _look(self, disk: SimulatedDisk, ledger: Ledger, call: Call, when: str) -> None:
+        """All that a death may leave at this point."""
+        moment = (call.serial - (when == "before"), ledger.version)
+        if moment == self._last:
+            return  # nothing has happened since the last look
+        self._last = moment
+        self.points += 1
+        self._see(b"kill" + disk.image(IDLE), disk.kill, ledger, "kill", None)
+        cut = disk.cut(IDLE)
+        for fate, image in cut.fates(most=self.most, chances=self.chances, seed=call.serial):
+            self._see(image, lambda fate=fate: disk.crash(fate, cut), ledger, "power", fate)
+
+    def _see(
+        self, image: bytes, make: Callable[[], SimulatedDisk], ledger: Ledger, death: Death,
+        fate: Fate | None,
+    ) -> None:  # fmt: skip
+        judged, strength = self._judged.get(image), ledger.strength()
+        if judged == strength:
+            return
+        self._judged[image] = strength
+        self._where["fate"] = told(fate)
+        if image in self._found:
+            self.also["promises"] += 1
+            self._hold(self._found[image], ledger, death)
+            return
+        disk = make()
+        if judged is None:
+            self.states += 1
+            if self.nested and self.states % self.nested == 0:
+                self._die_again(disk.kill() if death == "kill" else disk, ledger, death)
+                disk = make()
+        thorough = self.thorough and judged is None and self.states % self.thorough == 0
+        self._found[image] = self.judge(disk, ledger, death, thorough=bool(thorough))
+
+    # -- one state --
+
+    def judge(
+        self, disk: SimulatedDisk, ledger: Ledger, death: Death, *, thorough: bool = False,
+        reported: bool = True,
+    ) -> Outcome:  # fmt: skip
+        """Open a state and hold it against the ledger."""
+        if self.profile.lies:
+            return self._judge_lies(disk, ledger)
+        driver = Driver(disk, seed=1, mark="later ")
+        try:
+            outcome = look_at(driver.open())
+            self._hold(outcome, ledger, death, reported=reported)
+            if thorough:
+                self.also["thoroughly"] += 1
+                driver.ledger = ledger.copy()
+                self._go_on(driver, outcome)
+        finally:
+            driver.abandon()
+        return outcome
+
+    def _hold(
+        self, outcome: Outcome, ledger: Ledger, death: Death, *, reported: bool = True
+    ) -> None:
+        if self.profile.lies:
+            ledger.judge_weakly(outcome)
+        else:
+            ledger.judge(outcome, death, reported=reported)
+
+    def _judge_lies(self, disk: SimulatedDisk, ledger: Ledger) -> Outcome:
+        """On a disk that lied anything may be missing; what is there must be right."""
+        driver = Driver(disk)
+        try:
+            outcome = look_at(driver.open(), damaged=True)
+        except (esker.Corruption, esker.NotAStore) as problem:
+            self.also["refused"] += 1
+            return Outcome(frozenset({"refused"}), str(problem), frozenset(), {})
+        finally:
+            driver.abandon()
+        ledger.judge_weakly(outcome)
+        return outcome
+
+    def _go_on(self, driver: Driver, outcome: Outcome) -> None:
+        """What is there survives; it is written to, closed, and opened again."""
+        again = Driver(driver.disk.crash(LOST))
+        try:
+            found = look_at(again.open())
+            assert found.found == outcome.found, "I12: a power cut after the recovery took more"
+            assert not found.labels, f"I12: the recovery left something to do: {found.report}"
+        finally:
+            again.abandon()
+        ledger = driver.ledger
+        ledger.settle(driver._store)
+        if not any(page.created for page in ledger.pages.values()):
+            driver.create("first", "fsync")
+        for page in list(ledger.pages.values()):
+            if page.created:
+                reached = page.reached
+                driver.wait(page.name)
+                first = page.written[0][0]
+                strict = page.durability in ("disk", "ephemeral")
+                assert first >= reached or not strict, f"I6 {page.name}: {first}"
+        driver.sync_all()
+        driver.reopen()  # demands a clean recovery and the same data
+        driver.close()
+
+    # -- deaths inside of a recovery --
+
+    def _die_again(
+        self, disk: SimulatedDisk, ledger: Ledger, death: Death, *, deeper: int = 1
+    ) -> None:
+        """Recovery itself dies around each of its changes, and is done again."""
+        last = [-1]
+        first = dict(self._where)
+
+        def watch(call: Call, when: str) -> None:
+            moment = call.serial - (when == "before")
+            if moment == last[0]:
+                return
+            last[0] = moment
+            self.also["points inside"] += 1
+            self._where = {**first, "again": {"call": call.serial, "when": when, "fate": None}}
+            self._see_double(b"kill" + disk.image(IDLE), disk.kill, ledger, death)
+            cut = disk.cut(IDLE)
+            for fate, image in cut.fates(most=12, chances=1, seed=call.serial):
+                self._where["again"]["fate"] = told(fate)
+                self._see_double(
+                    image, lambda fate=fate: disk.crash(fate, cut), ledger, "power", deeper
+                )
+
+        disk.watch = watch
+        driver = Driver(disk)
+        try:
+            driver.open()
+        finally:
+            disk.watch = None
+            driver.abandon()
+        self._where = first
+
+    def _see_double(
+        self, image: bytes, make: Callable[[], SimulatedDisk], ledger: Ledger, death: Death,
+        deeper: int = 0,
+    ) -> None:  # fmt: skip
+        strength = ledger.strength()
+        if self._judged.get(image) == strength:
+            return
+        self._judged[image] = strength
+        self.double += 1
+        if deeper and self.double % 50 == 0:  # and a third time
+            self.also["a third time"] += 1
+            self._die_again(make(), ledger, death, deeper=deeper - 1)
+        self.judge(make(), ledger, death, reported=False)
+
+    # -- many lives --
+
+    def live(self, seed: int, lives: int = 6) -> None:
+        """One store, many deaths: each at a random change, also in the middle of a recovery."""
+        chance = random.Random(f"lives {seed}")
+        disk, ledger, serial = SimulatedDisk(seed, self.profile), Ledger(), 0
+        worst: Death = "kill"
+        story: list[Any] = []
+        for life in range(lives):
+            driver = Driver(disk, ledger, seed=seed * 100 + life)
+            driver.serial = serial
+            steps = [] if life + 1 == lives else mixed(chance, wide=seed % 2 == 1)
+            if steps:
+                disk.stop_at(
+                    chance.choice((5, 20, 60, 150, 400)), chance.choice(("before", "after"))
+                )
+            story.append(steps)
+            try:
+                store = driver.open()
+                ledger.judge(look_at(store), worst, reported=False)
+                ledger.settle(store)
+                self.states += 1
+                worst = "kill"
+                driver.run(steps)
+                driver.close()
+            except Crash as crash:
+                story.append(str(crash))
+            except BaseException as problem:
+                problem.add_note(f"seed {seed}: {story}")
+                raise
+            driver.abandon()
+            serial = driver.serial
+            if chance.random() < 0.3:
+                disk = disk.kill()
+            else:
+                disk = disk.crash(chance.choice((*CORNERS, Fate(chance.randrange(1 << 30)))))
+                worst = "power"
+
+
+def told(fate: Fate | None) -> Any:
+    """A fate as JSON; None is a kill."""
+    if fate is None:
+        return None
+    taken = getattr(fate, "taken", None)
+    return repr(fate) if taken is None else {"outcomes": list(taken), "filling": fate.filling}
