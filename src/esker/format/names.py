@@ -17,6 +17,7 @@ Names are made of numbers, never of what a user typed, and are sorted as numbers
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 IDENTITY: Final = "esker.store"
@@ -76,6 +77,7 @@ def segment(segment_id: int, base: int, *, sealed: bool) -> str:
     return f"{segment_id:08d}-{base:020d}.{'seg' if sealed else 'log'}"
 
 
+@lru_cache(maxsize=1024)  # a directory is listed again and again
 def parse_segment(name: str) -> SegmentName | None:
     found = _SEGMENT.fullmatch(name)
     return SegmentName(int(found[1]), int(found[2]), found[3] == "seg") if found else None

@@ -427,8 +427,9 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.fspath(path))
 
 
-def join(*parts: str) -> str:
-    return os.path.join(*parts)
+def join(folder: str, *names: str) -> str:
+    """A path below a folder; the names are ours and have no slash."""
+    return "/".join((folder.rstrip("/"), *names))
 
 
 def parent(path: str) -> str:
