@@ -332,12 +332,13 @@ class Cut:
         """Tells what this fate leaves from what others leave, here and at other moments."""
         return self._image(fate.outcomes(self.choices), fate.filling)[0]
 
-    def tree(self, fate: Fate) -> Folder:
-        """What this fate leaves."""
+    def tree(self, fate: Fate) -> tuple[Folder, dict[str, Node]]:
+        """What this fate leaves, and all of it by its path."""
         taken, filling = fate.outcomes(self.choices), fate.filling
         upto = self._upto(taken)
         root = Folder()
         folders = {"": root}
+        paths: dict[str, Node] = {}
         copies: dict[Inode, Inode] = {}
         for path, node in self._named(taken, upto):
             above, _, name = path.rpartition("/")
@@ -352,8 +353,8 @@ class Cut:
                     if content is node.durable:
                         copies[node]._digest = node._digest
                 after = copies[node]
-            folders[above].entries[name] = folders[above].durable[name] = after
-        return root
+            folders[above].entries[name] = folders[above].durable[name] = paths[path] = after
+        return root, paths
 
     def _image(self, taken: Sequence[int], filling: Filling) -> tuple[bytes, bool]:
         upto = self._upto(taken)

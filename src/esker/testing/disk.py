@@ -85,7 +85,9 @@ class SimulatedDisk:
         self._graves: list[Grave] = []
         self._paths: dict[str, Node] = {}  # those looked up since names last changed
         self._stop: tuple[int, When] | None = None
-        self._random = random.Random(f"disk {seed}")
+        self._dice = f"disk {seed}"
+        self._random: random.Random | None = None  # made from _dice when it is first needed
+        self._boot_id = b""
         self._draws = 0
 
     # ---- power, death, failure -----------------------------------------------------------
@@ -96,8 +98,10 @@ class SimulatedDisk:
         `cut` is what `self.cut()` has returned since the last change, should it be at hand.
         """
         fate = fate if isinstance(fate, Fate) else Fate(fate)
-        after = self._next((cut or self.cut()).tree(fate))
+        root, after_paths = (cut or self.cut()).tree(fate)
+        after = self._next(root)
         after._boot = self._boot + 1
+        after._paths = after_paths
         after.fate = fate
         return after
 
@@ -128,7 +132,7 @@ class SimulatedDisk:
     def _next(self, root: Folder) -> SimulatedDisk:
         after = SimulatedDisk(self.seed, self.profile)
         after._boot, after._pid, after._life = self._boot, self._pid + 1, self._life + 1
-        after._random = random.Random(f"disk {self.seed} {after._life} {self.changes}")
+        after._dice = f"disk {self.seed} {after._life} {self.changes}"
         after._graves, after.reverts, after.lies = list(self._graves), self.reverts, self.lies
         after._root = root
         return after
@@ -235,15 +239,16 @@ class SimulatedDisk:
         if self.stopped:
             raise Crash("the machine is off")
         made = None
-        changes = call in CHANGES
-        self.changes += changes
-        if self.trace is not None:
-            self.trace.append(Call(self.changes, call, path, size, position, to))
-        if changes:
+        if call in CHANGES:
+            self.changes += 1
             made = Call(self.changes, call, path, size, position, to)
+            if self.trace is not None:
+                self.trace.append(made)
             if self.watch is not None:
                 self.watch(made, "before")
             self._stop_here("before")
+        elif self.trace is not None:
+            self.trace.append(Call(self.changes, call, path, size, position, to))
         for fault in self.faults:
             if fault.strikes(call, path):
                 raise told(fault.error(), _DOING.get(call, call), path)
@@ -366,6 +371,8 @@ class SimulatedDisk:
         return self._locks.get(path)
 
     def random(self, size: int) -> bytes:
+        if self._random is None:
+            self._random = random.Random(self._dice)
         return self._random.randbytes(size)
 
     def _drawn(self, below: int) -> int:
@@ -374,7 +381,10 @@ class SimulatedDisk:
         return random.Random(f"draw {self.seed} {self._life} {self._draws}").randrange(below)
 
     def boot_id(self) -> bytes:
-        return random.Random(f"boot {self.seed} {self._boot}").randbytes(16)
+        if not self._boot_id:
+            words = f"boot {self.seed} {self._boot}".encode()
+            self._boot_id = blake2b(words, digest_size=16).digest()
+        return self._boot_id
 
     def pid(self) -> int:
         return self._pid
@@ -385,7 +395,8 @@ class SimulatedDisk:
         return Inode(sector=self.profile.sector)
 
     def _move(self, *parts: tuple[Folder, str, Node | None]) -> None:
-        self._paths.clear()
+        if any(node is None or name in folder.entries for folder, name, node in parts):
+            self._paths.clear()
         Move(*parts)
 
     def _synced(self) -> None:
