@@ -410,30 +410,35 @@ class Cut:
     ) -> Iterator[tuple[Fate, bytes]]:
         """Fates that are worth a look, each with its image; the same ones for the same seed.
 
-        All combinations where there are no more than `most`; else as many of the telling ones,
-        and `chances` more. Where a filling is part of what is left, each of the three.
+        All combinations where there are no more than `most`, with each of the three fillings where
+        one is part of what is left. Else as many of the telling ones, and `chances` more, each
+        with a filling that is left to chance.
         """
         real = [at for at, choice in enumerate(self.choices) if not choice.idle]
-        idle = [at for at, choice in enumerate(self.choices) if choice.idle]
-        count = math.prod(self.choices[at].outcomes for at in real)
-        vectors: Iterable[list[int]]
-        if count <= most:
-            vectors = self._all(real)
-        else:
-            vectors = list(self._telling(real))
-            if len(vectors) > most:
-                first = len(CORNERS)
-                drawn = random.Random(f"telling {seed}").sample(vectors[first:], most - first)
-                vectors = [*vectors[:first], *drawn]
-            vectors += [Fate(seed * 1000 + n).outcomes(self.choices) for n in range(chances)]
-        for number, vector in enumerate(vectors):
-            taken = list(vector)
-            for at in idle:
-                taken[at] = (number + at) % self.choices[at].outcomes
-            image, filled = self._image(taken, "zeros")
-            yield Fate.exact(taken), image
-            for filling in FILLINGS[1:] if filled else ():
-                yield Fate.exact(taken, filling), self._image(taken, filling)[0]
+        if math.prod(self.choices[at].outcomes for at in real) <= most:
+            for vector in self._all(real):
+                taken = self._with_idle(vector, seed)
+                image, filled = self._image(taken, "zeros")
+                yield Fate.exact(taken), image
+                for filling in FILLINGS[1:] if filled else ():
+                    yield Fate.exact(taken, filling), self._image(taken, filling)[0]
+            return
+        chance = random.Random(f"telling {seed}")
+        telling = list(self._telling(real))
+        if len(telling) > most:
+            telling = chance.sample(telling, most)
+        telling += [Fate(seed * 1000 + number).outcomes(self.choices) for number in range(chances)]
+        for vector in telling:
+            taken, filling = self._with_idle(vector, seed), chance.choice(FILLINGS)
+            yield Fate.exact(taken, filling), self._image(taken, filling)[0]
+
+    def _with_idle(self, vector: Sequence[int], seed: int) -> list[int]:
+        """Outcomes of a fate, with others for what makes no difference."""
+        taken = list(vector)
+        for at, choice in enumerate(self.choices):
+            if choice.idle:
+                taken[at] = (seed + sum(taken[:at]) + at) % choice.outcomes
+        return taken
 
     def _all(self, real: list[int]) -> Iterator[list[int]]:
         taken = [0] * len(self.choices)

@@ -1,0 +1,102 @@
+"""Every short program, and long ones by chance: all the states in which a death can leave them.
+
+All sequences of up to three operations over an alphabet of what the engine does, from an empty
+store and from one with two segments in each topic. Most bugs of crash recovery that were ever found
+take no more than that. The states around every change of the last operation are looked at; those of
+the operations before it are the last ones of shorter sequences. Then seeded long mixes of all
+commit classes, until the lot has looked at its share.
+
+Two dirty topics are enough for the journal here, so that stores can be small.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import NamedTuple
+
+import pytest
+
+from esker.engine import committer
+from tests.crash.driver import Step, mixed
+from tests.crash.explorer import Explorer
+from tests.suites import SCALE, SEED, Tallies, scaled
+
+pytestmark = [pytest.mark.crash, pytest.mark.suite]
+
+F: Step = ("create", "f", "fsync")
+D: Step = ("create", "d", "disk")
+M: Step = ("create", "m", "memory")
+
+ALPHABET: dict[str, list[Step]] = {
+    "create": [("create", "n", "disk")],
+    "append f": [F, ("wait", "f", 200)],
+    "append d": [D, ("wait", "d", 200)],
+    "append m": [M, ("wait", "m", 200)],
+    "buffer d": [D, ("append", "d", 40), ("append", "d", 513), ("flush", "d")],
+    "batch f": [F, ("many", "f", 3, 300)],
+    "batch d": [D, ("many", "d", 3, 300)],
+    "batch f, wait": [F, ("many", "f", 2, 512, True)],
+    "roll f": [F, ("many", "f", 4, 900)],
+    "roll d": [D, ("many", "d", 4, 900)],
+    "seal": [("tick",)],
+    "sync d": [D, ("sync", "d")],
+    "sync all": [F, D, ("append", "f", 100), ("append", "d", 100), ("sync_all",)],
+    "checkpoint": [("checkpoint",)],
+    "reopen": [("reopen",)],
+}
+EMPTY: list[Step] = []
+TWO_SEGMENTS: list[Step] = [
+    F, D, ("many", "f", 4, 900), ("many", "d", 4, 900), ("wait", "f", 700), ("wait", "d", 700),
+    ("tick",), ("reopen",),
+]  # fmt: skip
+
+LOTS = len(ALPHABET)
+TARGET = 11_200  # states in each lot: its part of the floor, and a tenth on top
+MOST = {1: 64, 2: 16, 3: 3}  # how many states to look at around a change, by length
+
+
+class Program(NamedTuple):
+    """A sequence of operations, as steps; those before the last operation were looked at before."""
+
+    steps: list[Step]
+    before: int
+    length: int
+
+
+def programs(first: str) -> list[Program]:
+    """All that begin with an operation; at a smaller scale some of them, chosen by the seed."""
+    found = []
+    for start in (EMPTY, TWO_SEGMENTS):
+        for length in range(3):
+            for more in itertools.product(ALPHABET, repeat=length):
+                *before, last = (first, *more)
+                prefix = [*start, *(step for name in before for step in ALPHABET[name])]
+                found.append(Program([*prefix, *ALPHABET[last]], len(prefix), length + 1))
+    if SCALE < 1:
+        found = random.Random(f"some {SEED} {first}").sample(found, scaled(len(found)))
+    return found
+
+
+@pytest.mark.parametrize("first", ALPHABET)
+def test_a_death_in_any_program_breaks_no_promise(
+    first: str, tally: Tallies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "JOURNAL_DIRTY_SHARDS", 1)
+    suite = tally("crash images", lots=LOTS)
+    explorer = Explorer(thorough=24)
+    more = max(1, round(SCALE))
+    for number, program in enumerate(programs(first)):
+        explorer.most, explorer.chances = MOST[program.length] * more, more
+        explorer.salt = number
+        explorer.explore(program.steps, seed=SEED, skip=program.before)
+        suite.also["short programs"] += 1
+    explorer.most, explorer.chances, explorer.enough = 12, 2, scaled(TARGET)
+    chance = random.Random(f"long programs {SEED} {first}")
+    while explorer.states < explorer.enough:
+        steps = mixed(chance, chance.randrange(20, 40), wide=chance.random() < 0.1)
+        explorer.explore(steps, seed=chance.randrange(1 << 30))
+        suite.also["long programs"] += 1
+    suite.count = explorer.states
+    suite.also["points"] = explorer.points
+    suite.also.update(explorer.also)
