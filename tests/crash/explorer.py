@@ -19,10 +19,21 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import esker
-from esker.testing import CORNERS, LOST, STRICT, Call, Crash, Fate, Profile, SimulatedDisk
+from esker.testing import (
+    CORNERS,
+    LOST,
+    STRICT,
+    Call,
+    Crash,
+    Fate,
+    Fault,
+    Profile,
+    SimulatedDisk,
+)
 from tests.crash.driver import Driver, Step, mixed
 from tests.crash.ledger import Death, Ledger, Outcome, look_at
 
@@ -49,6 +60,7 @@ class Explorer:
         self.profile = profile
         self.salt = 0  # makes chance fall differently
         self.enough = 1 << 62  # states, or double ones, after which to look no more
+        self._fault: Fault | None = None
         self.points = 0
         self.states = 0  # different ones that were opened
         self.double = 0  # different ones that a death inside of a recovery left
@@ -60,9 +72,15 @@ class Explorer:
 
     # -- one workload --
 
-    def explore(self, steps: list[Step], seed: int = 0, skip: int = 0) -> None:
-        """Run the steps, and look around every change that they make, but for the first `skip`."""
+    def explore(
+        self, steps: list[Step], seed: int = 0, skip: int = 0, fault: Fault | None = None
+    ) -> None:
+        """Run the steps, and look around every change that they make, but for the first `skip`.
+
+        With a fault, calls of the steps may fail, and looking begins when one has.
+        """
         driver = Driver(SimulatedDisk(seed, self.profile), seed=seed)
+        self._fault = fault
         self._found, self._last = {}, (-1, -1)
         where: dict[str, Any] = {"profile": self.profile.name, "seed": seed, "steps": steps}
 
@@ -79,6 +97,9 @@ class Explorer:
             driver.open()
             driver.run(steps[:skip])
             driver.disk.watch = watch
+            if fault is not None:
+                self._run_into(driver, steps[skip:], fault)
+                return
             driver.run(steps[skip:])
             if not skip:
                 driver.close()
@@ -86,8 +107,20 @@ class Explorer:
             driver.disk.watch = None
             driver.abandon()
 
+    def _run_into(self, driver: Driver, steps: list[Step], fault: Fault) -> None:
+        driver.disk.fail(fault)
+        for step in steps:
+            try:
+                driver.run([step])
+            except esker.EskerError as problem:
+                driver.ledger.failed(problem)
+        with suppress(esker.EskerError):
+            driver.close()
+
     def _look(self, disk: SimulatedDisk, ledger: Ledger, call: Call, when: str) -> None:
         """All that a death may leave at this point."""
+        if self._fault is not None and not self._fault.hits:
+            return
         moment = (call.serial - (when == "before"), ledger.version)
         if moment == self._last:
             return  # nothing has happened since the last look
@@ -95,7 +128,8 @@ class Explorer:
             return
         self._last = moment
         self.points += 1
-        self._see(b"kill" + disk.image(IDLE), disk.kill, ledger, "kill", None)
+        died: Death = "power" if self._fault is not None and disk.reverts else "kill"  # as much
+        self._see(b"kill" + disk.image(IDLE), disk.kill, ledger, died, None)
         cut = disk.cut(IDLE)
         seed = call.serial + 1000 * self.salt
         for fate, image in cut.fates(most=self.most, chances=self.chances, seed=seed):

@@ -110,6 +110,7 @@ class Inode:
             cache = self.durable if not self.pending and cache == self.durable else bytes(cache)
         after.cache = cache
         after.pending = list(self.pending)
+        after.replaced = self.replaced
         after._digest = self._digest
         return after
 
