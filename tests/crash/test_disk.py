@@ -8,14 +8,30 @@ import pytest
 
 import esker
 from esker.storage.files import Files, Holder
-from esker.testing import KEPT, LOST, NAMES_ONLY, UNNAMED, Crash, Fault, ManualClock, SimulatedDisk
+from esker.testing import (
+    BTRFS_EIO,
+    EXT4_ORDERED,
+    KEPT,
+    LOST,
+    LYING,
+    NAMES_ONLY,
+    SECTORS_4K,
+    STRICT,
+    UNNAMED,
+    Crash,
+    Fate,
+    Fault,
+    ManualClock,
+    Profile,
+    SimulatedDisk,
+)
 
 SEEDS = range(200)
 
 
-def written(data: bytes = b"synced", path: str = "/a") -> SimulatedDisk:
+def written(data: bytes = b"synced", path: str = "/a", profile: Profile = STRICT) -> SimulatedDisk:
     """A disk with one durable file."""
-    disk = SimulatedDisk(seed=1)
+    disk = SimulatedDisk(1, profile)
     file = disk.open(path, "create")
     file.write(0, [data])
     file.sync()
@@ -226,3 +242,193 @@ def test_the_clock_moves_by_hand() -> None:
     assert (clock.now_us(), clock.monotonic()) == (7, 1.5)
     with pytest.raises(ValueError, match="does not go back"):
         clock.forward(-1)
+
+
+# ---- power cuts, one by one ------------------------------------------------------------------
+
+
+def all_of(disk: SimulatedDisk, path: str = "/a") -> list[bytes | None]:
+    """What the listed power cuts leave of a file."""
+    return [after.contents().get(path) for after in disk.crashes(most=1000)]
+
+
+def test_every_state_of_a_power_cut_is_listed_once() -> None:
+    disk = written(b"a" * 1024)
+    disk.open("/a", "rw").write(0, [b"b" * 1024])
+    left = all_of(disk)
+    assert len(left) == 4
+    assert set(left) == {x + y for x in (b"a" * 512, b"b" * 512) for y in (b"a" * 512, b"b" * 512)}
+
+
+def test_a_lost_sector_is_listed_with_each_filling() -> None:
+    disk = written(b"the dead" * 64, "/old")
+    disk.unlink("/old")
+    disk.sync_dir("/")
+    file = disk.open("/a", "create")
+    disk.sync_dir("/")
+    file.write(0, [b"y" * 512])
+    left = all_of(disk)
+    assert len(left) == 5
+    assert {b"", bytes(512), b"y" * 512, b"the dead" * 64} < set(left)  # and junk
+
+
+def test_stale_bytes_come_from_the_file_of_the_same_kind_that_was_deleted_last() -> None:
+    disk = SimulatedDisk()
+    for path in ("/1.log", "/2.log", "/3.other"):
+        disk.open(path, "create").write(0, [path.encode() * 100])
+        disk.unlink(path)
+    disk.open("/4.log", "create").write(0, [b"y" * 512])
+    assert (b"/2.log" * 100)[:512] in {
+        after.contents().get("/4.log") for after in disk.crashes(most=1 << 12)
+    }
+
+
+def test_names_survive_in_any_combination_also_the_later_without_the_earlier() -> None:
+    disk = SimulatedDisk()
+    disk.open("/a", "create")
+    disk.open("/b", "create")
+    left = {frozenset(after.contents()) for after in disk.crashes()}
+    assert left == {frozenset(), frozenset({"/a"}), frozenset({"/b"}), frozenset({"/a", "/b"})}
+
+
+def test_where_there_are_too_many_states_the_telling_ones_are_listed() -> None:
+    disk = written(b"")
+    file = disk.open("/a", "rw")
+    for sector in range(20):
+        file.write(sector * 512, [bytes([65 + sector]) * 512])
+    left = {after.contents()["/a"] for after in disk.crashes(most=500, chances=10)}
+    whole = b"".join(bytes([65 + sector]) * 512 for sector in range(20))
+    assert {whole[: 512 * count] for count in range(21)} <= left, "a moment is missing"
+    lost = {sum(a != b for a, b in zip(data[::512], whole[::512], strict=False)) for data in left}
+    assert {0, 1, 19} <= lost, "all but one, and one alone"
+    few = list(disk.crashes(most=10, chances=2))
+    assert 5 < len(few) <= 12
+
+
+def test_a_fate_can_be_given_choice_by_choice_and_again() -> None:
+    disk = written(b"a" * 1024)
+    disk.open("/a", "rw").write(0, [b"b" * 1024])
+    disk.open("/new", "create")
+    kinds = [(choice.kind, choice.place, choice.outcomes) for choice in disk.cut().choices]
+    assert kinds == [("name", "/new", 2), ("sector", "/a 0", 2), ("sector", "/a 1", 2)]
+    after = disk.crash(Fate.exact([0, 0, 1]))
+    assert after.contents() == {"/a": b"a" * 512 + b"b" * 512}
+    for other in disk.crashes():
+        assert other.fate is not None
+        assert disk.crash(other.fate).contents() == other.contents()
+        assert disk.cut().image(other.fate) == other.cut().image(KEPT)
+
+
+def test_images_tell_states_apart_but_for_files_that_make_no_difference() -> None:
+    disk = written()
+    disk.open("/a", "rw").write(0, [b"NEWER!"])
+    disk.open("/lock", "create")
+    assert len(list(disk.crashes())) == 4
+    assert len(list(disk.crashes(ignore=frozenset({"lock"})))) == 2
+    seen: set[bytes] = set()
+    assert len(list(disk.crashes(seen=seen))) == len(seen) == 4
+    assert not list(disk.crashes(seen=seen))
+    assert disk.image() != disk.crash(LOST).image() != disk.crash(KEPT).image()
+    assert disk.image() == disk.kill().image() == disk.crash(KEPT).image()
+
+
+def test_the_same_bytes_once_more_leave_nothing_undecided() -> None:
+    disk = written(b"x" * 700)
+    disk.open("/a", "rw").write(0, [b"x" * 700])
+    assert not disk.cut().choices
+
+
+# ---- other disks -----------------------------------------------------------------------------
+
+
+def test_a_disk_of_large_sectors_tears_between_them_only() -> None:
+    disk = written(b"a" * 8192, profile=SECTORS_4K)
+    disk.open("/a", "rw").write(0, [b"b" * 8192])
+    halves = (b"a" * 4096, b"b" * 4096)
+    assert set(all_of(disk)) == {x + y for x in halves for y in halves}
+
+
+def test_an_ordered_disk_keeps_names_and_sizes_in_order_and_data_before_its_size() -> None:
+    disk = written(b"old", profile=EXT4_ORDERED)
+    disk.open("/a", "rw").write(0, [b"NEW"])
+    disk.open("/b", "create").write(0, [b"data"])
+    disk.open("/c", "create")
+    left = {tuple(sorted(after.contents().items())) for after in disk.crashes()}
+    names = {tuple(path for path, _ in state) for state in left}
+    assert names == {("/a",), ("/a", "/b"), ("/a", "/b", "/c")}
+    assert {dict(state)["/a"] for state in left} == {b"old", b"NEW"}  # in place: not ordered
+    assert {dict(state).get("/b") for state in left} == {None, b"", b"data"}  # never zeros
+    assert all(dict(state)["/b"] == b"data" for state in left if "/c" in dict(state))
+
+
+def test_on_an_ordered_disk_a_sync_takes_earlier_names_along() -> None:
+    disk = written(profile=EXT4_ORDERED)
+    disk.open("/b", "create")
+    disk.open("/a", "rw").sync()
+    assert set(disk.crash(LOST).contents()) == {"/a", "/b"}
+
+
+def test_a_disk_that_forgets_shows_old_content_after_a_failed_sync() -> None:
+    disk = written(profile=BTRFS_EIO)
+    file = disk.open("/a", "rw")
+    file.write(0, [b"NEWER!"])
+    disk.fail(Fault(errno.EIO, calls=frozenset({"sync"})))
+    with pytest.raises(esker.StorageError):
+        file.sync()
+    assert file.read(0, 10) == b"synced"
+
+
+def test_a_disk_that_lies_has_synced_nothing() -> None:
+    disk = written(profile=LYING)
+    assert disk.contents() == {"/a": b"synced"}
+    assert disk.crash(LOST).contents() == {}
+    assert set(all_of(disk)) >= {None, b"", b"synced"}
+
+
+def test_a_bit_that_turned_is_on_the_platter() -> None:
+    disk = written(b"a" * 1000)
+    path, position = disk.rot(3)
+    turned = disk.crash(LOST).contents()[path]
+    assert [at for at in range(1000) if turned[at] != ord("a")] == [position]
+    assert (turned[position] ^ ord("a")).bit_count() == 1
+
+
+def test_a_sector_that_went_astray_is_seen_when_the_machine_was_off() -> None:
+    disk = written(b"a" * 512)
+    other = disk.open("/b", "create")
+    other.write(0, [b"b" * 1024])
+    other.sync()
+    disk.sync_dir("/")
+    file = disk.open("/a", "rw")
+    file.write(0, [b"A" * 512])
+    file.sync()
+    seen = set()
+    for seed in range(40):
+        astray = disk.kill()
+        before = astray.contents()
+        place = astray.misdirect(seed)
+        assert place is not None
+        path, position, to, there = place
+        assert astray.contents() == before, "the cache does not know"
+        after = astray.crash(LOST).contents()
+        assert after[to][there : there + 512] == before[path][position : position + 512]
+        seen.add((path, to))
+    assert {("/a", "/b"), ("/b", "/a"), ("/b", "/b")} <= seen
+
+
+def test_every_call_is_recorded_when_asked_for() -> None:
+    disk = SimulatedDisk()
+    disk.open("/before", "create")
+    calls = disk.record()
+    file = disk.open("/a", "create")
+    file.write(7, [b"abc", b"d"])
+    file.read(2, 5)
+    file.sync()
+    disk.rename("/a", "/b")
+    assert [tuple(call) for call in calls] == [
+        (2, "create", "/a", 0, 0, ""),
+        (3, "write", "/a", 4, 7, ""),
+        (3, "read", "/a", 5, 2, ""),
+        (4, "sync", "/a", 0, 0, ""),
+        (5, "rename", "/a", 0, 0, "/b"),
+    ]
