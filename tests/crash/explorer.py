@@ -68,7 +68,7 @@ class Explorer:
         self._judged: dict[bytes, int] = {}  # every image, and the ledger it was held against
         self._found: dict[bytes, Outcome] = {}  # of the workload at hand
         self._last: tuple[int, int] = (-1, -1)
-        self._where: dict[str, Any] = {}  # how to come here again
+        self._deaths: list[dict[str, Any]] = []  # how to come here again
 
     # -- one workload --
 
@@ -82,14 +82,14 @@ class Explorer:
         driver = Driver(SimulatedDisk(seed, self.profile), seed=seed)
         self._fault = fault
         self._found, self._last = {}, (-1, -1)
-        where: dict[str, Any] = {"profile": self.profile.name, "seed": seed, "steps": steps}
 
         def watch(call: Call, when: str) -> None:
-            self._where = {**where, "call": call.serial, "when": when}
+            self._deaths = [{"call": call.serial, "when": when}]
             try:
                 self._look(driver.disk, driver.ledger, call, when)
             except BaseException as problem:
-                problem.add_note(f"{call}\n{json.dumps(self._where)}")
+                story = {"profile": self.profile.name, "seed": seed, "steps": steps}
+                problem.add_note(f"{call}\n{json.dumps({**story, 'deaths': self._deaths})}")
                 raise Violation(problem) from problem
 
         try:
@@ -143,7 +143,7 @@ class Explorer:
         if judged == strength:
             return
         self._judged[image] = strength
-        self._where["fate"] = told(fate)
+        self._deaths[-1]["fate"] = told(fate)
         if image in self._found:
             self.also["promises"] += 1
             self._hold(self._found[image], ledger, death)
@@ -233,7 +233,8 @@ class Explorer:
     ) -> None:
         """Recovery itself dies around each of its changes, and is done again."""
         last = [-1]
-        first = dict(self._where)
+        place: dict[str, Any] = {}
+        self._deaths.append(place)
 
         def watch(call: Call, when: str) -> None:
             moment = call.serial - (when == "before")
@@ -241,11 +242,11 @@ class Explorer:
                 return
             last[0] = moment
             self.also["points inside"] += 1
-            self._where = {**first, "again": {"call": call.serial, "when": when, "fate": None}}
+            place.update(call=call.serial, when=when, fate=None)
             self._see_double(b"kill" + disk.image(IDLE), disk.kill, ledger, death)
             cut = disk.cut(IDLE)
             for fate, image in cut.fates(most=12, chances=1, seed=call.serial):
-                self._where["again"]["fate"] = told(fate)
+                place["fate"] = told(fate)
                 self._see_double(
                     image, lambda fate=fate: disk.crash(fate, cut), ledger, "power", deeper
                 )
@@ -257,7 +258,7 @@ class Explorer:
         finally:
             disk.watch = None
             driver.abandon()
-        self._where = first
+        self._deaths.pop()
 
     def _see_double(
         self, image: bytes, make: Callable[[], SimulatedDisk], ledger: Ledger, death: Death,

@@ -1,9 +1,10 @@
 """States that once broke a promise, replayed before anything else is explored.
 
 A file of tests/regressions is what a `Violation` prints (see explorer.py), with a word on what was
-wrong: the steps, the change around which the machine died, what the death left, and, where the
-recovery died as well, the same of that. It stays when the bug is fixed. As the engine changes, the
-same numbers lead to a neighbouring state; which is a legal one too.
+wrong: the steps, and for each death, the first while the steps were done and others while the store
+was recovered, the change around which it came and what it left (nothing: it was a kill). A file
+stays when its bug is fixed. As the engine changes, the same numbers lead to a neighbouring state,
+which is a legal one too.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ def test_what_once_went_wrong_does_not(path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(committer, "JOURNAL_DIRTY_SHARDS", story.get("journal_from", 1))
     explorer = Explorer(profile=PROFILES[story["profile"]])
     driver = Driver(SimulatedDisk(story["seed"], explorer.profile), seed=story["seed"])
-    disk = stopped(driver, [tuple(step) for step in story["steps"]], story)
-    again = story.get("again")
-    if again is not None:
-        disk = stopped(Driver(disk), [], again)
-    deaths = [story["fate"], *([again["fate"]] if again else [])]
+    steps = [tuple(step) for step in story["steps"]]
+    first, *later = story["deaths"]
+    disk = stopped(driver, steps, first)
+    for place in later:
+        disk = stopped(Driver(disk), [], place)
+    power = any(place["fate"] is not None for place in story["deaths"])
     explorer.judge(
-        disk, driver.ledger, "power" if any(deaths) else "kill", thorough=True,
-        reported=again is None,
-    )  # fmt: skip
+        disk, driver.ledger, "power" if power else "kill", thorough=True, reported=not later
+    )

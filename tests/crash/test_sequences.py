@@ -46,9 +46,9 @@ ALPHABET: dict[str, list[Step]] = {
     "reopen": [("reopen",)],
 }
 EMPTY: list[Step] = []
-TWO_SEGMENTS: list[Step] = [
-    F, D, ("many", "f", 4, 900), ("many", "d", 4, 900), ("wait", "f", 700), ("wait", "d", 700),
-    ("tick",), ("reopen",),
+TWO_SEGMENTS: list[Step] = [  # the second of several small frames, which sealing merges
+    F, D, ("many", "f", 4, 900), ("many", "d", 4, 900), ("wait", "f", 400), ("wait", "d", 400),
+    ("tick",), ("wait", "f", 200), ("wait", "d", 200), ("reopen",),
 ]  # fmt: skip
 
 LOTS = len(ALPHABET)
