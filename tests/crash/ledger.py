@@ -22,6 +22,7 @@ is named.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import esker
@@ -225,15 +226,18 @@ class Ledger:
         return gone
 
 
-def look_at(store: esker.Store, *, damaged: bool = False) -> Outcome:
-    """Read everything. On a damaged disk, a part that is refused counts as a gap that was named."""
-    report = store.recovery
-    lost = [f for f in report.findings if f.label == "lost_tail"]
+Reader = Callable[[esker.Store, str], Found]
+
+
+def look_at(store: esker.Store, reader: Reader | None = None) -> Outcome:
+    """Read everything, topic by topic."""
+    report, reader = store.recovery, reader or read
+    lost = [finding for finding in report.findings if finding.label == "lost_tail"]
     return Outcome(
         frozenset(report.labels),
-        str(report),
-        frozenset((f.topic or "", f.first or 0, f.last or 0) for f in lost),
-        {name: read_around(store, name) if damaged else read(store, name) for name in store},
+        str(report) if report.findings else "",
+        frozenset((finding.topic, finding.first or 0, finding.last or 0) for finding in lost),
+        {name: reader(store, name) for name in store},
     )
 
 
@@ -246,7 +250,7 @@ def read(store: esker.Store, name: str) -> Found:
 
 
 def read_around(store: esker.Store, name: str) -> Found:
-    """A topic from offset 0 on, around what is refused as damaged."""
+    """A topic from offset 0 on; what is refused as damaged counts as a gap that was named."""
     found, problem = _read(store, name, 0)
     while problem is not None:
         if problem.last is None or problem.last < found.end:

@@ -29,7 +29,7 @@ from esker.testing import (
 )
 from tests.crash.driver import Driver, Step, mixed
 from tests.crash.explorer import COMES_BACK, Explorer
-from tests.crash.ledger import Ledger, Outcome, look_at
+from tests.crash.ledger import Ledger, Outcome, look_at, read_around
 from tests.suites import SEED, scaled
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -82,7 +82,7 @@ def opened(disk: SimulatedDisk, ledger: Ledger) -> Outcome | esker.EskerError:
     """What a damaged store shows, or how it refuses."""
     driver = Driver(disk)
     try:
-        outcome = look_at(driver.open(), damaged=True)
+        outcome = look_at(driver.open(), read_around)
     except (esker.Corruption, esker.NotAStore, esker.FormatTooNew) as problem:
         return problem
     finally:

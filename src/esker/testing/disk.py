@@ -164,10 +164,10 @@ class SimulatedDisk:
         """The path of every directory."""
         return [path for path, node in self._nodes().items() if isinstance(node, Folder)]
 
-    def image(self, ignore: frozenset[str] = frozenset()) -> bytes:
-        """Tells what a reader would see now from what others would see elsewhere."""
+    def image(self, ignore: frozenset[str] = frozenset(), below: str = "") -> bytes:
+        """Tells what a reader would see now, below a directory, from what others would."""
         digest = blake2b(digest_size=16)
-        for path, node in sorted(self._nodes().items()):
+        for path, node in sorted(self._nodes(below).items()):
             if path.rpartition("/")[2] in ignore:
                 continue
             digest.update(path.encode())
@@ -176,9 +176,9 @@ class SimulatedDisk:
                 digest.update(node.digest() if whole else content_digest(node.cache))
         return digest.digest()
 
-    def _nodes(self) -> dict[str, Node]:
+    def _nodes(self, below: str = "") -> dict[str, Node]:
         found: dict[str, Node] = {}
-        waiting: list[tuple[str, Folder]] = [("", self._root)]
+        waiting: list[tuple[str, Folder]] = [(below, self._folder(below, "list"))]
         while waiting:
             above, folder = waiting.pop()
             for name, node in folder.entries.items():
