@@ -328,7 +328,7 @@ class SimulatedDisk:
         if self._folder(path, "delete").entries:
             raise told(OSError(errno.ENOTEMPTY, "Directory not empty"), "delete", path)
         folder, name = self._place(path, "delete")
-        Move((folder, name, None))
+        self._move((folder, name, None))
         self._leave(call)
 
     def sync_dir(self, path: str) -> None:
