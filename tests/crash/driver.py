@@ -104,6 +104,22 @@ class Driver:
         self.clock.forward(seconds)
         self._store.tick()
 
+    def forget(self, topic: str, keep: int = 1) -> None:
+        """Delete all records but the last few."""
+        page = self.ledger.pages[topic]
+        known = [offset for offset, _ in page.settled + page.written + page.pending]
+        if len(known) <= keep or known[-keep] <= page.floor:
+            return
+        self.ledger.forgetting(topic, known[-keep])
+        self._store[topic].delete(known[-keep])
+        self.ledger.forgotten(topic)
+
+    def drop(self, topic: str) -> None:
+        """Delete the topic."""
+        self.ledger.dropping(topic)
+        self._store.delete(topic)
+        self.ledger.dropped(topic)
+
     def checkpoint(self) -> None:
         """As when a journal is full: after it no journal is needed."""
         self._store._context.committer.checkpoint()
@@ -137,7 +153,9 @@ class Driver:
             self.store.close()
 
 
-def mixed(chance: random.Random, length: int = 25, *, wide: bool = False) -> list[Step]:
+def mixed(
+    chance: random.Random, length: int = 25, *, wide: bool = False, deleting: bool = False
+) -> list[Step]:
     """A seeded mix of everything, over topics of every class; a wide one uses the journal."""
     classes = {"f": "fsync", "d": "disk", "m": "memory"}
     if wide:
@@ -145,6 +163,12 @@ def mixed(chance: random.Random, length: int = 25, *, wide: bool = False) -> lis
     steps: list[Step] = [("create", name, durability) for name, durability in classes.items()]
     for _ in range(length):
         topic = chance.choice(list(classes))
+        if deleting and chance.random() < 0.15:
+            if chance.random() < 0.7:
+                steps.append(("forget", topic, chance.randrange(1, 4)))
+            else:
+                steps += [("drop", topic), ("create", topic, classes[topic])]
+            continue
         step: Step = chance.choice(
             (
                 ("append", topic), ("append", topic), ("wait", topic), ("wait", topic),

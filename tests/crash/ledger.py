@@ -12,6 +12,7 @@ the invariants are those of docs/recovery.md:
     I5  offsets rise, in the order of submission
     I6  class disk: no offset that was acknowledged as written is given to another record
     I7  a batch is there as a whole or not at all
+    I8  what was deleted does not come back, and nothing else goes with it
     I21 every loss is named: a new Gap is in the report of the recovery, and the other way round
 
 `look_at` reads a store into an `Outcome`, which holds no store any more; one outcome can be held
@@ -37,11 +38,12 @@ NOT_BY_A_CRASH = {
 
 
 class Found(NamedTuple):
-    """A topic as a reader from offset 0 sees it."""
+    """A topic as a reader sees it, from the first offset that was not deleted on."""
 
     records: list[tuple[int, bytes]]
     gaps: list[tuple[int, int, str]]
     end: int
+    first: int = 0
 
 
 class Outcome(NamedTuple):
@@ -69,6 +71,9 @@ class Page:
         self.maybe: list[bytes] = []  # of calls after which nobody knows
         self.batches: list[frozenset[bytes]] = []
         self.reached = 0  # behind every offset that was ever acknowledged as written
+        self.floor = 0  # what is below was deleted
+        self.falling = 0  # what is below is being deleted
+        self.dropping = False  # the topic as a whole is being deleted
 
     def flushed(self) -> None:
         self.written += self.pending
@@ -79,6 +84,11 @@ class Page:
     def synced(self) -> None:
         self.flushed()
         self.durable = len(self.written)
+
+    def forgotten(self) -> None:
+        """What is below the new floor is not promised any more."""
+        self.synced()
+        self.floor, self.falling = self.falling, 0
 
     def copy(self) -> Page:
         other = Page(self.name, self.durability)
@@ -105,7 +115,7 @@ class Ledger:
         """Equal for ledgers that promise the same."""
         if self._strength[0] != self.version:
             promises = [
-                (p.name, p.created, p.durable, p.reached, *p.settled, *p.written, *p.gaps)
+                (p.name, p.created, p.durable, p.reached, p.floor, *p.settled, *p.written, *p.gaps)
                 for p in self.pages.values()
             ]
             self._strength = (self.version, hash(tuple(promises)))
@@ -155,6 +165,20 @@ class Ledger:
                 self.pages[name].synced()
         self.version += 1
 
+    def forgetting(self, name: str, before: int) -> None:
+        self.pages[name].falling = before
+
+    def forgotten(self, name: str) -> None:
+        self.pages[name].forgotten()
+        self.version += 1
+
+    def dropping(self, name: str) -> None:
+        self.pages[name].dropping = True
+
+    def dropped(self, name: str) -> None:
+        del self.pages[name]
+        self.version += 1
+
     def failed(self, problem: BaseException) -> None:
         """A call raised: its records are not there, unless it says that they may be."""
         for page in self.pages.values():
@@ -167,14 +191,16 @@ class Ledger:
 
     def settle(self, store: esker.Store) -> None:
         """What a store shows after it was opened is durable from then on."""
+        self.pages = {n: p for n, p in self.pages.items() if n in store or not p.dropping}
         there = [page for page in self.pages.values() if page.name in store]
         found = {p.name: read(store, p.name) for p in there if p.durability != "ephemeral"}
         for page in self.pages.values():  # nothing above has changed the ledger, should it fail
             page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
         for page in there:
-            page.created = True
+            page.created, page.dropping = True, False
             if page.name in found:
                 page.settled, page.gaps = found[page.name].records, found[page.name].gaps
+                page.floor, page.falling = found[page.name].first, 0
         self.version += 1
 
     # -- the checks --
@@ -195,7 +221,7 @@ class Ledger:
         for page in self.pages.values():
             found = outcome.found.get(page.name)
             if found is None:
-                assert not page.created, f"{page.name} is gone"
+                assert not page.created or page.dropping, f"{page.name} is gone"
             elif page.durability != "ephemeral":  # of those only the next offset is promised
                 check_page(page, found, death)
                 if reported:
@@ -222,7 +248,8 @@ class Ledger:
             named = {offset for first, last, _ in found.gaps for offset in range(first, last + 1)}
             there = named.union(offset for offset, _ in found.records)
             durable = page.settled + page.written[: page.durable]
-            gone += [(page.name, offset) for offset, _ in durable if offset not in there]
+            kept = [offset for offset, _ in durable if offset >= page.floor]
+            gone += [(page.name, offset) for offset in kept if offset not in there]
         return gone
 
 
@@ -242,36 +269,42 @@ def look_at(store: esker.Store, reader: Reader | None = None) -> Outcome:
 
 
 def read(store: esker.Store, name: str) -> Found:
-    """A topic from offset 0 on; fails when the offsets do not follow each other."""
-    found, problem = _read(store, name, 0)
+    """A topic from its first offset on; fails when the offsets do not follow each other."""
+    found, problem = _read(store, name)
     if problem is not None:
         raise problem
     return found
 
 
 def read_around(store: esker.Store, name: str) -> Found:
-    """A topic from offset 0 on; what is refused as damaged counts as a gap that was named."""
-    found, problem = _read(store, name, 0)
+    """A topic, of which what is refused as damaged counts as a gap that was named."""
+    found, problem = _read(store, name)
+    first = found.first
     while problem is not None:
         if problem.last is None or problem.last < found.end:
             raise problem  # not even the end can be told: the topic is refused as a whole
         refused = (found.end, problem.last, f"corrupt: {problem}")
-        found = Found(found.records, [*found.gaps, refused], problem.last + 1)
+        found = Found(found.records, [*found.gaps, refused], problem.last + 1, first)
         if found.end >= store[name].end():
             break
         more, problem = _read(store, name, found.end)
-        found = Found(found.records + more.records, found.gaps + more.gaps, more.end)
+        found = Found(found.records + more.records, found.gaps + more.gaps, more.end, first)
     return found
 
 
-def _read(store: esker.Store, name: str, start: int) -> tuple[Found, esker.Corruption | None]:
+def _read(
+    store: esker.Store, name: str, start: int | None = None
+) -> tuple[Found, esker.Corruption | None]:
+    """From an offset on, or from wherever a reader from offset 0 gets to."""
     topic = store[name]
     records: list[tuple[int, bytes]] = []
     gaps: list[tuple[int, int, str]] = []
-    at = start
+    at = first = start
     item: Any
     try:
-        for item in topic.batches(at, gaps="yield"):
+        for item in topic.batches(start or 0, gaps="yield"):
+            if at is None:
+                at = first = item.first
             if isinstance(item, esker.Gap):
                 assert item.first == at, f"I3 {name}: a gap from {item.first}, expected {at}"
                 assert item.last >= item.first
@@ -282,16 +315,23 @@ def _read(store: esker.Store, name: str, start: int) -> tuple[Found, esker.Corru
                 records += enumerate(item.values, at)
                 at += len(item)
     except esker.Corruption as problem:
-        return Found(records, gaps, at), problem
-    assert at == topic.end(), f"I3 {name}: reading ended at {at}, the topic at {topic.end()}"
-    return Found(records, gaps, at), None
+        return Found(records, gaps, at or 0, first or 0), problem
+    end = topic.end()
+    at = end if at is None else at
+    assert at == end, f"I3 {name}: reading ended at {at}, the topic at {end}"
+    return Found(records, gaps, end, end if first is None else first), None
 
 
 def check_page(page: Page, found: Found, death: Death) -> None:
-    name, settled = page.name, page.settled
+    name, first = page.name, found.first
+    assert first == page.floor or first == page.falling > 0, (
+        f"I8 {name}: begins at {first}, deleted were those before {page.floor}"
+    )
+    settled = [record for record in page.settled if record[0] >= first]
     head, rest = found.records[: len(settled)], found.records[len(settled) :]
     assert head == settled, f"I1 {name}: records that had survived before are gone or different"
-    known = page.written + page.pending
+    below = sum(offset < first for offset, _ in page.written)
+    known = page.written[below:] + page.pending
     expected = [value for _, value in known] + page.maybe + page.doubt
     values = [value for _, value in rest]
     strangers = set(values) - set(expected)
@@ -299,11 +339,13 @@ def check_page(page: Page, found: Found, death: Death) -> None:
     assert values == expected[: len(values)], f"I3, I5 {name}: not a prefix of what was submitted"
     for there, promised in zip(rest, known, strict=False):
         assert there == promised, f"I1 {name}: at offset {there[0]}, promised at {promised[0]}"
-    least = len(page.written) if death == "kill" else page.durable
+    least = (len(page.written) if death == "kill" else page.durable) - below
     assert len(rest) >= least, f"I1, I2 {name}: {len(rest)} of {least} acknowledged are left"
+    deleted = {value for offset, value in page.settled + page.written if offset < first}
     for batch in page.batches:
         there_of_it = batch.intersection(values)
-        assert not there_of_it or there_of_it == batch, f"I7 {name}: a part of a batch"
+        whole = not there_of_it or there_of_it == batch - deleted
+        assert whole, f"I7 {name}: a part of a batch"
     check_gaps(page, found, death)
     if page.durability == "disk":
         assert found.end >= page.reached, f"I6 {name}: {found.end} was issued before"
@@ -311,7 +353,9 @@ def check_page(page: Page, found: Found, death: Death) -> None:
 
 def check_gaps(page: Page, found: Found, death: Death) -> None:
     """Known gaps stay; a new one is at the end, and only where something may be lost."""
-    old, new = page.gaps, found.gaps
+    begin = found.first
+    old = [(max(low, begin), high, reason) for low, high, reason in page.gaps if high >= begin]
+    new = found.gaps
     if old and len(new) == len(old) and new[-1][1] > old[-1][1]:  # the last one has grown
         assert death == "power"
         assert page.durability == "disk"
@@ -327,7 +371,7 @@ def check_gaps(page: Page, found: Found, death: Death) -> None:
 
 def check_report(page: Page, found: Found, outcome: Outcome) -> None:
     """A gap that is new was told by the recovery that found it, and what it told is a gap."""
-    old = {first for first, _, _ in page.gaps}
+    old = {max(first, found.first) for first, _, _ in page.gaps}
     named = {(first, last) for name, first, last in outcome.lost if name == page.name}
     for first, last, _ in found.gaps:
         told = any(low <= last and high == last for low, high in named)

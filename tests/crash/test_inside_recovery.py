@@ -32,7 +32,7 @@ def test_a_recovery_may_die_anywhere_and_is_done_again(
     chance = random.Random(f"inside recovery {SEED} {lot}")
     explorer.enough = scaled(TARGET)
     while explorer.double < explorer.enough:
-        explorer.explore(mixed(chance, 25), seed=chance.randrange(1 << 30))
+        explorer.explore(mixed(chance, 25, deleting=True), seed=chance.randrange(1 << 30))
     suite.count = explorer.double
     suite.also.update(explorer.also)
     suite.also["first deaths"] = explorer.states

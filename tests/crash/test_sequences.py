@@ -36,7 +36,6 @@ ALPHABET: dict[str, list[Step]] = {
     "buffer d": [D, ("append", "d", 40), ("append", "d", 513), ("flush", "d")],
     "batch f": [F, ("many", "f", 3, 300)],
     "batch d": [D, ("many", "d", 3, 300)],
-    "batch f, wait": [F, ("many", "f", 2, 512, True)],
     "roll f": [F, ("many", "f", 4, 900)],
     "roll d": [D, ("many", "d", 4, 900)],
     "seal": [("tick",)],
@@ -44,6 +43,8 @@ ALPHABET: dict[str, list[Step]] = {
     "sync all": [F, D, ("append", "f", 100), ("append", "d", 100), ("sync_all",)],
     "checkpoint": [("checkpoint",)],
     "reopen": [("reopen",)],
+    "forget d": [D, ("forget", "d", 1)],
+    "drop f": [F, ("drop", "f")],
 }
 EMPTY: list[Step] = []
 TWO_SEGMENTS: list[Step] = [  # the second of several small frames, which sealing merges
@@ -95,7 +96,8 @@ def test_a_death_in_any_program_breaks_no_promise(
     explorer.most, explorer.chances, explorer.enough = 12, 2, scaled(TARGET)
     chance = random.Random(f"long programs {SEED} {start} {first}")
     while explorer.states < explorer.enough:
-        steps = mixed(chance, chance.randrange(20, 40), wide=chance.random() < 0.1)
+        wide = chance.random() < 0.1
+        steps = mixed(chance, chance.randrange(20, 40), wide=wide, deleting=True)
         explorer.explore(steps, seed=chance.randrange(1 << 30))
         suite.also["long programs"] += 1
     suite.count = explorer.states
