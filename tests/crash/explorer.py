@@ -18,6 +18,7 @@ replays it: see replay.py.
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -99,7 +100,9 @@ class Explorer:
                 problem.add_note(f"{call}\n{json.dumps({**story, 'deaths': self._deaths})}")
                 raise Violation(problem) from problem
 
+        logger = logging.getLogger("esker")
         try:
+            logger.disabled = True  # it would tell of every finding, thousands of times
             driver.disk.watch = None if skip else watch
             driver.open()
             driver.run(steps[:skip])
@@ -111,6 +114,7 @@ class Explorer:
             if not skip:
                 driver.close()
         finally:
+            logger.disabled = False
             driver.disk.watch = None
             driver.abandon()
 

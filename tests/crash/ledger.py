@@ -102,12 +102,13 @@ class Ledger:
 
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
+        self.perhaps: set[str] = set()  # topics whose creation failed
         self.version = 0  # how many promises were made
         self._strength = (-1, 0)
 
     def copy(self) -> Ledger:
         other = Ledger()
-        other.version = self.version
+        other.version, other.perhaps = self.version, set(self.perhaps)
         other.pages = {name: page.copy() for name, page in self.pages.items()}
         return other
 
@@ -127,7 +128,9 @@ class Ledger:
         self.pages[name] = Page(name, durability)
 
     def forget(self, name: str) -> None:
+        """Its creation failed, perhaps only after it was there."""
         del self.pages[name]
+        self.perhaps.add(name)
 
     def created(self, name: str) -> None:
         self.pages[name].created = True
@@ -207,7 +210,7 @@ class Ledger:
 
     def check(self, store: esker.Store, death: Death) -> None:
         """Compare a store, just opened after a death, with every promise."""
-        self.judge(look_at(store), death)
+        self.judge(look_at(store), death, reported=False)  # who knows who recovered it before
 
     def judge(self, outcome: Outcome, death: Death, *, reported: bool = True) -> None:
         """Compare what a store held, just opened after a death, with every promise.
@@ -216,7 +219,7 @@ class Ledger:
         """
         bad = NOT_BY_A_CRASH & outcome.labels
         assert not bad, f"a crash was taken for damage: {outcome.report}"
-        strangers = outcome.found.keys() - self.pages.keys()
+        strangers = outcome.found.keys() - self.pages.keys() - self.perhaps
         assert not strangers, f"I4: nobody made {strangers}"
         for page in self.pages.values():
             found = outcome.found.get(page.name)
@@ -229,10 +232,10 @@ class Ledger:
 
     def judge_weakly(self, outcome: Outcome) -> None:
         """Compare what a store holds on a disk that lied: all of it is right, if not all there."""
-        strangers = outcome.found.keys() - self.pages.keys()
+        strangers = outcome.found.keys() - self.pages.keys() - self.perhaps
         assert not strangers, f"I4: nobody made {strangers}"
-        for name, found in outcome.found.items():
-            page = self.pages[name]
+        for page in self.pages.values():
+            name, found = page.name, outcome.found.get(page.name, Found([], [], 0))
             promised = dict(page.settled + page.written + page.pending)
             open_ended = {*page.maybe, *page.doubt}
             for offset, value in found.records:
