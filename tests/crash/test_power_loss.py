@@ -16,7 +16,7 @@ import pytest
 import esker
 from esker.format import frame
 from esker.storage import log, segment
-from esker.testing import KEPT, LOST, Call, Crash, ManualClock, SimulatedDisk
+from esker.testing import KEPT, LOST, Call, Crash, Fate, ManualClock, SimulatedDisk
 from tests.crash.driver import OPTIONS, ROOT, Driver, Step, mixed
 from tests.crash.explorer import Explorer, Violation
 from tests.crash.ledger import Ledger, read
@@ -274,3 +274,28 @@ def test_a_disk_is_the_same_every_time_for_the_same_seeds() -> None:
 
     assert image(7) == image(7)
     assert image(7) != image(8)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["died", "closed"])
+def test_a_hole_among_segments_that_were_deleted_is_no_damage(closed: bool) -> None:
+    """Deletions of files that nobody synced: a power cut may undo the first and keep the second."""
+    driver = Driver(SimulatedDisk(seed=14))
+    driver.open()
+    steps: list[Step] = [*[("many", "f", 4, 900), ("tick",)] * 4, ("forget", "f", 1)]
+    driver.run([("create", "f", "fsync"), *steps])
+    if closed:
+        driver.close()
+    choices = driver.disk.cut().choices
+    back = [choice.place.endswith("01-00000000000000000000.seg gone") for choice in choices]
+    assert sum(back) == 1
+    driver.abandon()
+    disk = driver.disk.crash(Fate.exact([not first for first in back]))
+    assert any(path.endswith("01-00000000000000000000.seg") for path in disk.contents())
+    assert esker.verify(ROOT, files=disk.kill()).ok
+    actions = esker.repair(ROOT, files=disk.kill(), dry_run=True).actions
+    assert {action.what for action in actions} <= {"recovered"}
+    after = Driver(disk, driver.ledger)
+    driver.ledger.check(after.open(), "power")
+    driver.ledger.settle(after._store)
+    after.run([("wait", "f"), ("reopen",), ("close",)])
+    assert not any(path.endswith("01-00000000000000000000.seg") for path in disk.contents())

@@ -182,6 +182,7 @@ def recover_shard(
 
     # 2. Files: what is a leftover, what is a stranger; what the journal has and a log lacks.
     _tidy(context, folder, say)
+    _forget(files, folder, state.earliest if state is not None else 0)
     config_bytes = len(catalog_format.encode_config(entry))
     owner = survey.Owner(context.store, entry.id, number, config_bytes)
     proven, needed = redo(files, folder, owner, replays, state, say)
@@ -270,6 +271,14 @@ def _finish_seal(
     else:
         say("corrupt_sealed", path, "the sealed segment is damaged")
         quarantine(context, path, "sealed")
+
+
+def _forget(files: Files, folder: str, start: int) -> None:
+    """Go on with a deletion. A power cut may have brought back a segment, and not the next one."""
+    for segment, following in pairwise(list_segments(files, folder)):
+        if not segment.sealed or following.base > start:
+            return
+        files.unlink(join(folder, names.segment(*segment[:2], sealed=True)))
 
 
 # -- logs
