@@ -212,7 +212,7 @@ class _Inspector:
         if (state.topic, state.shard, state.store) != ours:
             found.say("foreign", path, "the state of another shard")
             found.state = None
-        elif state.ceiling < state.end_offset:
+        elif (state.clean or found.weak) and state.ceiling < state.end_offset:
             found.say("state", path, f"ceiling {state.ceiling} below end {state.end_offset}")
 
     def _read(self, path: str, size: int) -> bytes:
@@ -387,7 +387,8 @@ class _Inspector:
         if found.segments:
             self._beginning(found.segments[0])
         for before, after in pairwise(found.segments):
-            if after.name.segment != before.name.segment + 1:
+            deleted = found.state.earliest if found.state is not None else 0
+            if after.name.segment != before.name.segment + 1 and after.base > deleted:
                 self._missing(before, after)
         for before, after in pairwise(segments):
             if after.name.segment == before.name.segment + 1:

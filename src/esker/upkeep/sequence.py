@@ -62,7 +62,7 @@ class _Sequence:
             if seen.base < link.end:
                 self.overlap(seen, link)
                 continue
-            link = self.fill(link, seen.name.segment)
+            link = self.fill(link, seen.header)
             following = segments[index + 1] if index + 1 < len(segments) else None
             link = self.segment(seen, seen.header, following, link)
         link = self.ending(link)
@@ -91,15 +91,16 @@ class _Sequence:
             return link
         header = segments[0].header
         assert header is not None
-        link = Link(header.segment - 1, header.previous_end, header.previous_salt,
-                    header.previous_chain, header.previous_high)  # fmt: skip
         if state is not None and header.segment > 1 and header.previous_end > state.earliest:
             return self.placeholder(Link(header.segment - 2, state.earliest), state.earliest)
-        return link
+        return _before(header)
 
-    def fill(self, link: Link, number: int) -> Link:
-        """Empty segments for those that are missing before `number`."""
-        while link.number + 1 < number:
+    def fill(self, link: Link, header: SegmentHeader) -> Link:
+        """Empty segments for those that are missing before one, unless they were deleted."""
+        state = self.found.state
+        if state is not None and link.number + 1 < header.segment and header.base <= state.earliest:
+            return _before(header)
+        while link.number + 1 < header.segment:
             link = self.placeholder(link, link.end)
         return link
 
@@ -251,3 +252,9 @@ def _same_end(old: State, new: State) -> bool:
     return old.clean and (old.segment, old.end_position, old.end_offset) == (
         new.segment, new.end_position, new.end_offset,
     )  # fmt: skip
+
+
+def _before(header: SegmentHeader) -> Link:
+    """The segment that another one says it follows."""
+    return Link(header.segment - 1, header.previous_end, header.previous_salt,
+                header.previous_chain, header.previous_high)  # fmt: skip
