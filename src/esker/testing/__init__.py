@@ -41,7 +41,7 @@ from esker.testing.cuts import (
     Filling,
 )
 from esker.testing.disk import Call, Crash, SimulatedDisk
-from esker.testing.faults import CALLS, CHANGES, Fault
+from esker.testing.faults import CALLS, CHANGES, KINDS, Fault
 from esker.testing.profiles import (
     BTRFS_EIO,
     EXT4_ORDERED,
@@ -60,6 +60,7 @@ __all__ = [
     "EXT4_ORDERED",
     "FILLINGS",
     "KEPT",
+    "KINDS",
     "LOST",
     "LYING",
     "NAMES_ONLY",

@@ -77,6 +77,7 @@ class SimulatedDisk:
         self.reverts = profile.reverts  # a file shows its old content after a failed sync
         self.lies = profile.lies  # a sync that succeeds does nothing
         self.fate: Fate | None = None  # the one that made this disk what it is
+        self.handles = 0  # files that are open
         self._boot = 1
         self._pid = 1000
         self._life = 0  # how many kills and crashes made this disk what it is
@@ -85,6 +86,7 @@ class SimulatedDisk:
         self._graves: list[Grave] = []
         self._paths: dict[str, Node] = {}  # those looked up since names last changed
         self._stop: tuple[int, When] | None = None
+        self._struck: Fault | None = None  # by which the call that is being made fails
         self._dice = f"disk {seed}"
         self._random: random.Random | None = None  # made from _dice when it is first needed
         self._boot_id = b""
@@ -154,6 +156,11 @@ class SimulatedDisk:
         """Every call from now on, in the order in which they are made; the list grows."""
         self.trace = []
         return self.trace
+
+    @property
+    def locks(self) -> list[str]:
+        """The paths of the locks that are held."""
+        return sorted(self._locks)
 
     def contents(self) -> dict[str, bytes]:
         """Every file by its path, as a reader would see it now."""
@@ -249,12 +256,29 @@ class SimulatedDisk:
             self._stop_here("before")
         elif self.trace is not None:
             self.trace.append(Call(self.changes, call, path, size, position, to))
+        self._struck = None
         for fault in self.faults:
             if fault.strikes(call, path):
-                raise told(fault.error(), _DOING.get(call, call), path)
+                self._struck = fault
+                if not fault.kind.late:
+                    raise self._failure(fault, _DOING.get(call, call), path)
         return made
 
+    @staticmethod
+    def _failure(fault: Fault, doing: str, path: str) -> BaseException:
+        error = fault.kind.error()
+        return told(error, doing, path) if isinstance(error, OSError) else error
+
+    def _arrived(self, data: bytes) -> bytes:
+        """The part of a write that is there although it failed."""
+        arrives = self._struck.kind.arrives if self._struck is not None else "any"
+        if arrives == "some" and len(data) > 1:
+            return data[: 1 + self._drawn(len(data) - 1)]
+        return data[: self._drawn(len(data) + 1)] if arrives == "any" else b""
+
     def _leave(self, call: Call | None) -> None:
+        if self._struck is not None:  # late: all is done, and the caller does not hear of it
+            raise self._struck.kind.error()
         if call is not None:
             if self.watch is not None:
                 self.watch(call, "after")
@@ -277,8 +301,9 @@ class SimulatedDisk:
             self._move((folder, name, inode))
         else:
             inode = self._inode(path, "open")
+        file = SimulatedFile(self, path, inode)
         self._leave(call)
-        return SimulatedFile(self, path, inode)
+        return file
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
         folder, name = self._place(path, "map")
@@ -362,8 +387,9 @@ class SimulatedDisk:
                 raise AssertionError(f"nobody is left to release {path}: this would wait for ever")
             return self._locks[path]
         self._locks[path] = Holder(self._pid, note)
+        lock = SimulatedLock(self._locks, path)
         self._leave(call)
-        return SimulatedLock(self._locks, path)
+        return lock
 
     def holder(self, path: str) -> Holder | None:
         if self.stopped:
@@ -448,12 +474,14 @@ class SimulatedDisk:
 class SimulatedFile:
     """An open file. Deleting it takes its name; the handle goes on working."""
 
-    __slots__ = ("_disk", "_inode", "path")
+    __slots__ = ("_disk", "_inode", "_open", "path")
 
     def __init__(self, disk: SimulatedDisk, path: str, inode: Inode) -> None:
         self.path = path
         self._disk = disk
         self._inode = inode
+        self._open = True
+        disk.handles += 1
 
     def read(self, position: int, size: int) -> bytes:
         self._disk._enter("read", self.path, size, position)
@@ -463,8 +491,8 @@ class SimulatedFile:
         data = b"".join(parts)
         try:
             call = self._disk._enter("write", self.path, len(data), position)
-        except OSError:  # some of it may be there all the same, or all of it
-            self._inode.write(position, [data[: self._disk._drawn(len(data) + 1)]])
+        except (OSError, MemoryError, KeyboardInterrupt):
+            self._inode.write(position, [self._disk._arrived(data)])  # perhaps all of it
             raise
         self._inode.write(position, [data])
         self._disk._leave(call)
@@ -499,7 +527,12 @@ class SimulatedFile:
         return bytes(self._inode.cache)
 
     def close(self) -> None:
-        """Nothing to do, and no durability: closing is not syncing."""
+        """Nothing but one open file less, and no durability: closing is not syncing."""
+        self._disk.handles -= self._open
+        self._open = False
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class SimulatedLock:
