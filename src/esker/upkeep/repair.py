@@ -29,7 +29,7 @@ be run again at any time, also after it crashed: what is done is found to be in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from os import PathLike
@@ -43,7 +43,7 @@ from esker.format.catalog import Catalog, TopicEntry
 from esker.storage.catalog import CatalogFile
 from esker.storage.files import SYSTEM_FILES, Files, Holder, absolute, join, parent, replace_file
 from esker.upkeep import mend
-from esker.upkeep.examine import Examined
+from esker.upkeep.examine import PIECE, Examined
 from esker.upkeep.inspection import Inspection, inspect_shard
 from esker.upkeep.mend import Evidence
 from esker.upkeep.report import Action, Problem, Repaired
@@ -122,7 +122,10 @@ class _Repair:
         self.done.actions.append(action)
 
     def _again(self, check: Check) -> Check:
-        return check if self.dry_run else check_store(self.files, self.root)
+        if not self.dry_run:
+            check = check_store(self.files, self.root)
+            self._refuse_unread(check.report.problems, check.shards)
+        return check
 
     def _refuse(self, check: Check) -> None:
         """Nothing is touched when a part of the store must not be."""
@@ -132,15 +135,29 @@ class _Repair:
                     f"{problem.path}: {problem.reason} is from a later Esker; nothing was touched. "
                     "Install a newer esker to repair this store."
                 )
-            there = self.files.kind(problem.path)
-            if problem.kind == "unreadable" and problem.position is None and there == "file":
-                raise StorageError(
-                    f"{problem.reason}; nothing was touched, because what cannot be read cannot "
-                    "be kept either", path=problem.path,
-                )  # fmt: skip
+        self._refuse_unread(check.report.problems, check.shards)
         for found in check.shards:
             if found.holder is not None and any(p.kind != "counters" for p in found.problems):
                 raise _busy(found, found.holder)
+
+    def _refuse_unread(self, problems: Sequence[Problem], shards: Sequence[Inspection]) -> None:
+        """What the system refuses to hand out may be whole, and is not to be declared lost."""
+        folders = {found.folder for found in shards}
+        unread = [
+            (problem.path, problem.reason)
+            for problem in problems
+            if problem.kind == "unreadable" and problem.position is None
+            and (problem.path in folders or self.files.kind(problem.path) == "file")
+        ]  # fmt: skip
+        for seen in (seen for found in shards for seen in found.segments):
+            refused = sum(end - begin for begin, end, _ in seen.refused)
+            if seen.header is None and refused and refused >= min(seen.size, PIECE):
+                unread.append((seen.path, seen.refused[0][2]))
+        for path, reason in unread:
+            raise StorageError(
+                f"{reason}; nothing was touched there, because what cannot be read cannot be kept "
+                "either", path=path,
+            )  # fmt: skip
 
     def _any(self, check: Check, kinds: set[str]) -> bool:
         return any(problem.kind in kinds for problem in check.report.problems)
@@ -344,6 +361,7 @@ class _Repair:
                 found = inspect_shard(
                     self.files, found.folder, found.entry, found.number, store, locked=True
                 )
+                self._refuse_unread(found.problems, [found])
             mend_sequence(self.files, found, store, self.evidence, self.act, dry_run=self.dry_run)
 
 
