@@ -7,6 +7,7 @@ Whoever adds a call here adds it there.
 Rules of this door:
 
 * `write` writes all of it or raises; short writes are continued, EINTR is Python's business.
+* `read` gives less than was asked for at the end of the file only; elsewhere it raises.
 * `sync` is fdatasync. If it fails it is never tried again: after a failed sync the kernel may
   have dropped the pages, and a second one would report success for data that is gone.
 * A name is durable only after `sync_dir` of its directory.
@@ -24,6 +25,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -126,11 +128,16 @@ class RealFile:
         """Up to `size` bytes; fewer only at the end of the file."""
         try:
             data = os.pread(self._fd, size, position)
+            empty = 0
             while len(data) < size:  # a short read, or the end
                 more = os.pread(self._fd, size - len(data), position + len(data))
-                if not more:
-                    break
                 data += more
+                if not more:
+                    if os.fstat(self._fd).st_size <= position + len(data):
+                        break
+                    empty += 1  # it has just grown, or this is not its end at all
+                    if empty > 3:
+                        raise OSError(errno.EIO, "the read ended before the file")
         except OSError as problem:
             raise told(problem, "read", self.path) from problem
         return data
@@ -169,7 +176,10 @@ class RealFile:
             raise told(problem, "sync", self.path) from problem
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as problem:
+            raise told(problem, "look at", self.path) from problem
 
     def truncate(self, size: int) -> None:
         try:
@@ -196,7 +206,8 @@ class RealFile:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            with suppress(OSError):  # it is closed all the same, and what counts was synced
+                os.close(fd)
 
     def __del__(self) -> None:
         self.close()
@@ -253,31 +264,33 @@ class RealFiles:
         else:
             flags |= os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
-            fd = os.open(path, flags, 0o600)
+            file = RealFile(path, os.open(path, flags, 0o600))  # from here on it closes itself
+            regular = stat.S_ISREG(os.fstat(file._fd).st_mode)
         except OSError as problem:
             raise told(problem, "create" if mode == "create" else "open", path) from problem
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
+        if not regular:
+            file.close()
             raise UnsafePath(
                 f"cannot open {path}: something that is not a file stands in its place", path=path
             )
-        return RealFile(path, fd)
+        return file
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
         """A small file mapped as 64-bit words, shared between processes."""
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
         try:
-            fd = os.open(path, flags, 0o600)
+            file = RealFile(path, os.open(path, flags, 0o600))
             try:
-                if os.fstat(fd).st_size < size:
+                if os.fstat(file._fd).st_size < size:
                     if not writable:
                         raise OSError(errno.EINVAL, "the page is too short")
-                    os.ftruncate(fd, size)
-                    os.pwrite(fd, bytes(size), 0)  # real blocks: a store to a hole may SIGBUS
+                    file.write(0, [bytes(size)])  # real blocks: a store to a hole may SIGBUS
                 access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-                mapped = mmap.mmap(fd, size, access=access)
+                mapped = mmap.mmap(file._fd, size, access=access)
             finally:
-                os.close(fd)
+                file.close()
+        except StorageError:
+            raise
         except OSError as problem:
             raise told(problem, "map", path) from problem
         return memoryview(mapped).cast("Q")
@@ -338,24 +351,22 @@ class RealFiles:
         """Take an exclusive lock, or say who has it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            fd = os.open(path, flags, 0o600)
+            lock = RealLock(os.open(path, flags, 0o600))  # from here on it lets go by itself
         except OSError as problem:
             raise told(problem, "lock", path) from problem
         try:
-            self._take(fd, wait)
+            self._take(lock._fd, wait)
         except (BlockingIOError, PermissionError):
-            os.close(fd)
+            lock.release()
             return self.holder(path) or Holder(0, "")
         except OSError as problem:
-            os.close(fd)
+            lock.release()
             raise told(problem, "lock", path) from problem
-        try:
+        with suppress(OSError):  # a full disk: the lock holds, only its label is missing
             text = msgspec.json.encode({"pid": os.getpid(), "since": note})
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, text, 0)
-        except OSError:
-            pass  # a full disk: the lock holds, only its label is missing
-        return RealLock(fd)
+            os.ftruncate(lock._fd, 0)
+            os.pwrite(lock._fd, text, 0)
+        return lock
 
     @staticmethod
     def _take(fd: int, wait: bool) -> None:
@@ -378,6 +389,8 @@ class RealFiles:
                 said = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
                 return label if _FLOCK.unpack(said)[0] != fcntl.F_UNLCK else None
             return label if label.pid and os.path.exists(f"/proc/{label.pid}") else None
+        except OSError as problem:
+            raise told(problem, "look at", path) from problem
         finally:
             os.close(fd)
 
