@@ -92,8 +92,8 @@ class SealedSegment:
         footer = read_footer(data, header.salt)
         if isinstance(footer, str):
             footer = self._rebuild(data, header, footer)
-        self._header, self._footer = header, footer
         self._verified = bytearray(len(footer.positions))
+        self._header, self._footer = header, footer  # last: who sees them looks at the other too
 
     def _rebuild(self, data: Any, header: SegmentHeader, reason: str) -> Footer:
         """A damaged footer costs a walk over the frames, not the data."""
