@@ -74,6 +74,9 @@ class LogSegment:
     def create(cls, files: Files, folder: str, header: SegmentHeader, config: bytes) -> LogSegment:
         """A new log with its header and CONFIG frame written, not yet synced."""
         path = join(folder, names.segment(header.segment, header.base, sealed=False))
+        least = fmt.HEADER_SIZE + HEADER_SIZE + frame.padded(len(config))
+        if files.kind(path) and _size(files, path) <= least:
+            files.unlink(path)  # of a creation that failed, and could not be undone either
         file = files.open(path, "create")
         log = cls(header, file)
         head, _ = frame.encode_header(
@@ -399,6 +402,14 @@ class LogSegment:
 
     def close(self) -> None:
         self.file.close()
+
+
+def _size(files: Files, path: str) -> int:
+    file = files.open(path, "r")
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 def open_log(files: Files, path: str, mode: Any = "rw") -> tuple[File, SegmentHeader | str]:
