@@ -253,18 +253,18 @@ class Shard:
 
     def _undo(self, log: LogSegment, problem: BaseException) -> None:
         """Leave no trace of a failed write, or refuse to go on."""
-        if self.counters is not None:
-            self.counters.add("failed_writes")
-            self.counters.add("errors")
-            if log.file.size() > log.end:
-                self.counters.add("partial_writes")
-            self.counters.set("last_error_ns", self.context.clock.now_us() * 1000)
         try:
+            if self.counters is not None:
+                self.counters.add("failed_writes")
+                self.counters.add("errors")
+                if log.file.size() > log.end:
+                    self.counters.add("partial_writes")
+                self.counters.set("last_error_ns", self.context.clock.now_us() * 1000)
             log.undo()
         except BaseException as worse:
             self.poison = Poisoned(
-                f"a write to {log.path} failed ({problem}) and could not be undone ({worse}); "
-                f"offsets from {self.next} on are in doubt"
+                f"a write to {log.path} failed ({_said(problem)}) and could not be undone "
+                f"({_said(worse)}); offsets from {self.next} on are in doubt"
             )
             LOG.error("%s", self.poison)
 
@@ -697,3 +697,7 @@ class Shard:
         self.sealed.append(made.attach(self.maps))
         self.active = None
         self._publish_segments()
+
+
+def _said(problem: BaseException) -> str:
+    return str(problem) or type(problem).__name__
