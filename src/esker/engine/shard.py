@@ -650,12 +650,22 @@ class Shard:
                     self._flush()
                     self._close_cleanly()
             finally:
-                for log in [*self.rolled, *([self.active] if self.active else [])]:
-                    log.close()
-                self._end()
+                self._leave()
+
+    def leave(self) -> None:
+        """Let go of files and kernel lock, where an interrupted `close` has not done so."""
+        with self.lock:
+            self._leave()
+
+    def _leave(self) -> None:
+        for log in [*self.rolled, *([self.active] if self.active else [])]:
+            log.close()
+        self._end()
 
     def _end(self) -> None:
-        self.writing = False
+        self.writing, self.trouble = False, None
+        if self.door is not None:
+            self.door._buffer = CLOSED
         self._state.close()
         if self.counters is not None:
             self.counters.set("writer_pid", 0)

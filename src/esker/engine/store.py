@@ -252,25 +252,34 @@ class Store:
         if context.closed or context.closing:
             return
         context.closing = True  # from here on no append is accepted that would not be written
-        _open_stores.discard(self)
-        if context.forked:
-            context.closed = True
-            return
-        context.background.stop()
-        context.background.remove()
         problems: list[BaseException] = []
         try:
-            self._close_shards(problems)
-        finally:
-            context.closed = True
-            for shard in context.shards:
-                shard.wake()
-            context.maps.clear()
-            for topic in list(self._topics.values()):
-                for follower in topic._followers:
-                    follower.forget()
+            if not context.forked:
+                context.background.stop()
+                context.background.remove()
+                self._close_shards(problems)
+            self._let_go()
+        except BaseException:  # interrupted: what was pending is lost, but nothing stays locked
+            self._let_go()
+            raise
         for problem in problems:
             raise problem
+
+    def _let_go(self) -> None:
+        """Of everything that is still held; may be done twice."""
+        context = self._context
+        _open_stores.discard(self)
+        context.closed = True
+        if context.forked:
+            return
+        context.committer.close()
+        for shard in context.shards:
+            shard.leave()
+            shard.wake()
+        context.maps.clear()
+        for topic in list(self._topics.values()):
+            for follower in topic._followers:
+                follower.forget()
 
     def _close_shards(self, problems: list[BaseException]) -> None:
         context = self._context
@@ -346,7 +355,7 @@ def open_store(
     try:
         opened.recovery = _recover(context, catalog)
     except BaseException:
-        context.closed = True
+        opened._let_go()
         raise
     for finding in opened.recovery.findings:
         LOG.warning("%s", finding)
