@@ -318,9 +318,9 @@ class Committer:
             return
         for shard, log, end in lot:
             self._count_sync(shard, started)
+            self._journaled[id(log)] = (shard, log)  # first: no checkpoint may overlook it
             shard.freed(end - log.synced)
             log.synced = max(log.synced, end)
-            self._journaled[id(log)] = (shard, log)
 
     def _checkpoint(self) -> None:
         """Sync every segment that journals vouch for, then drop the journals.
