@@ -61,12 +61,12 @@ class Round:
     the interpreter.
     """
 
-    __slots__ = ("done", "gate", "handed", "tickets")
+    __slots__ = ("done", "gate", "opened", "tickets")
 
     def __init__(self) -> None:
         self.tickets: list[Ticket] = []
         self.done = False
-        self.handed = False  # the gate was opened for a leader
+        self.opened = False  # from then on the gate is passed on by those who come through
         self.gate = threading.Lock()
         self.gate.acquire()
 
@@ -98,73 +98,103 @@ class Committer:
     ) -> int:
         """Write records and wait until they are durable; returns the first offset."""
         ticket = Ticket(shard, values, extras)
-        with self._mutex:
-            mine = self._collecting
-            mine.tickets.append(ticket)
-            lead = not self._leading
-            self._leading = True
-        if lead or self._wait(mine, ticket, timeout):
-            self._lead(mine)
-        if ticket.error is not None:
-            raise ticket.error
+        mine, lead = self._collecting, False
+        try:
+            with self._mutex:
+                mine = self._collecting
+                mine.tickets.append(ticket)
+                lead, self._leading = not self._leading, True
+            if lead:
+                self._lead(mine)
+            else:
+                self._wait(mine, timeout)
+        except BaseException as problem:
+            ticket.error = None  # or it would hold on to itself, and to all its frames
+            if self._give_up(mine, ticket, lead) and isinstance(problem, CommitTimeout):
+                raise CommitTimeout(
+                    f"not durable within {timeout} s; it is written and may become durable"
+                ) from None
+            raise
+        error, ticket.error = ticket.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
         return ticket.first
 
-    def _wait(self, mine: Round, ticket: Ticket, timeout: float | None) -> bool:
-        """Wait at the gate. False when the round is done, True when let in to lead it."""
-        try:
-            if not mine.gate.acquire(timeout=-1 if timeout is None else timeout):
-                raise CommitTimeout(f"not written within {timeout} s; it was not accepted")
-        except BaseException as problem:
-            self._give_up(mine, ticket, timeout, problem)
-            raise
-        if mine.done:
-            mine.gate.release()  # the next one, please
-            return False
-        return True
+    def _wait(self, mine: Round, timeout: float | None) -> None:
+        """Wait at the gate until the round is done, or lead it when let in before that.
 
-    def _give_up(
-        self, mine: Round, ticket: Ticket, timeout: float | None, problem: BaseException
-    ) -> None:
-        """A wait ended early: withdraw the ticket if its round has not begun."""
+        Whoever comes through opens the gate for the next one when he leaves.
+        """
+        if timeout is None:
+            with mine.gate:  # no interrupt comes between taking it and giving it back
+                if not mine.done:
+                    self._lead(mine)
+            return
+        if not mine.gate.acquire(timeout=timeout):
+            raise CommitTimeout(f"not written within {timeout} s; it was not accepted")
+        try:
+            if not mine.done:
+                self._lead(mine)
+        finally:
+            mine.gate.release()
+
+    def _give_up(self, mine: Round, ticket: Ticket, lead: bool) -> bool:
+        """A wait ended early: withdraw the ticket. True when its round has begun, so it stays."""
         with self._mutex:
-            if mine is self._collecting:
+            if mine is not self._collecting:
+                return True
+            if ticket in mine.tickets:
                 mine.tickets.remove(ticket)
-                if not mine.tickets and mine.handed:  # it was to lead, and nobody else is there
-                    self._collecting, self._leading = Round(), False
-                return
-        if isinstance(problem, CommitTimeout):
-            raise CommitTimeout(
-                f"not durable within {timeout} s; it is written and may become durable"
-            ) from None
+            if not mine.tickets and (
+                lead or mine.opened
+            ):  # it was to lead, and nobody else is there
+                self._collecting, self._leading = Round(), False
+            elif lead and not mine.opened:
+                mine.opened = True
+                mine.gate.release()
+        return False
 
     def _lead(self, mine: Round) -> None:
         """Run one round, then let the next one begin and this one's threads go."""
-        tickets: list[Ticket] = []
         try:
             self._gather(mine)
             with self._mutex:
                 self._collecting = Round()
-            tickets = mine.tickets
-            self._company = 0.5 * self._company + 0.5 * len(tickets)
-            self.run_round(tickets)
-        finally:
-            with self._mutex:
-                if self._collecting is mine:  # interrupted before the round began
-                    self._collecting = Round()
-                for ticket in mine.tickets:
-                    if not ticket.done:
-                        ticket.error = ticket.error or CommitTimeout(
-                            "the commit was interrupted; the record may still become durable"
-                        )
-                        ticket.done = True
+            self._company = 0.5 * self._company + 0.5 * len(mine.tickets)
+            self.run_round(mine.tickets)
+            self._finish(mine)
+        except BaseException:
+            if mine is not self._collecting:  # else it has not begun: somebody else may lead it
+                self._finish(mine)
+            raise
+
+    def _finish(self, mine: Round) -> None:
+        """A round is over, by whatever end; may be done twice, should it be interrupted.
+
+        No interrupt comes between setting a flag and opening the gate that it stands for: Python
+        looks for one after a call.
+        """
+        with self._mutex:
+            for ticket in mine.tickets:
+                if not ticket.done:
+                    ticket.error = ticket.error or CommitTimeout(
+                        "the commit was interrupted; the record may still become durable"
+                    )
+                    ticket.done = True
+            if not mine.done:
                 mine.done = True
                 following = self._collecting
                 if following.tickets:
-                    following.handed = True
+                    following.opened = True
                     following.gate.release()
                 else:
                     self._leading = False
-            mine.gate.release()
+            if not mine.opened:
+                mine.opened = True
+                mine.gate.release()
 
     def _gather(self, mine: Round) -> None:
         """Wait a moment for company, if there has lately been much of it.
@@ -212,11 +242,9 @@ class Committer:
                 if shard.buffer is not CLOSED:
                     shard._flush(now)
                 first = shard._write(bodies)
-        except BaseException as problem:
+        except Exception as problem:  # an interrupt is the leader's alone
             for ticket in group:
                 ticket.error = problem
-            if not isinstance(problem, Exception):
-                raise
             return False
         for ticket in group:
             ticket.first = first
