@@ -230,26 +230,43 @@ class Shard:
         if self.durability == "fsync":
             log.allocate_ahead(size, self.entry.options.segment_bytes)
         started = self.context.clock.monotonic()
+        first = self.next
         try:
             log.append(bodies, self._compress)
+            self.next = first + count
+            took = self.context.clock.monotonic() - started
+            assert self.counters is not None
+            tally.wrote(
+                self.counters, count, size, log.end, self.next, bodies[-1].max_timestamp, took
+            )
+            if self._compress.codec:
+                stored = log.end - before - frame.HEADER_SIZE * len(bodies)
+                tally.compressed(self.counters, bodies, stored)
+            if self.synced_later:
+                self.context.gauge.add(log.end - before)
+            if self.durability != "fsync":
+                self._publish()
         except BaseException as problem:
+            self._cut_short(log, before, first + count, problem)
+            raise
+        return first
+
+    def _cut_short(
+        self, log: LogSegment, before: int, following: int, problem: BaseException
+    ) -> None:
+        """A write did not come to its end: it is undone, or had happened, or nobody can tell."""
+        if log.end == before:
             self._undo(log, problem)
             if self.in_doubt and isinstance(problem, EskerError):
                 raise self._poisoned() from problem  # it may be there: say so
-            raise
-        took = self.context.clock.monotonic() - started
-        first = self.next
-        self.next = first + count
-        assert self.counters is not None
-        tally.wrote(self.counters, count, size, log.end, self.next, bodies[-1].max_timestamp, took)
-        if self._compress.codec:
-            stored = log.end - before - frame.HEADER_SIZE * len(bodies)
-            tally.compressed(self.counters, bodies, stored)
-        if self.synced_later:
-            self.context.gauge.add(log.end - before)
-        if self.durability != "fsync":
-            self._publish()
-        return first
+        elif self.next == following:  # interrupted behind it: readers are to see it
+            if self.durability != "fsync":
+                self._publish()
+        else:
+            self.poison = Poisoned(
+                f"an append to {log.path} was interrupted half-way ({_said(problem)}); offsets "
+                f"from {self.next} on are in doubt, close the store and open it again"
+            )
 
     def _undo(self, log: LogSegment, problem: BaseException) -> None:
         """Leave no trace of a failed write, or refuse to go on."""

@@ -134,11 +134,12 @@ class LogSegment:
             self._took(*item)
 
     def _took(self, body: Body, size: int, head: bytes) -> None:
+        position = self.end
+        self.end = position + size  # first: who sees it knows that the books were opened
         self._chain.update(head[56:])
-        self.directory.add(self.end, self.next_row, body.min_timestamp, body.max_timestamp)
+        self.directory.add(position, self.next_row, body.min_timestamp, body.max_timestamp)
         self.value_bytes += body.size
         self.frames += 1
-        self.end += size
         self.next_row += body.count
 
     def allocate_ahead(self, size: int, limit: int) -> None:
