@@ -608,18 +608,19 @@ class Shard:
     # -- sealing --
 
     def _seal_one(self) -> None:
-        """Seal the oldest rolled log. Assumes the lock; used when the sealer lags behind."""
-        if not self.rolled or self.rolled[0].damaged or not self._sealing.acquire(blocking=False):
+        """Seal the oldest rolled log. Assumes the lock; used when the sealer lags behind.
+
+        Should the sealer begin meanwhile, it waits for the lock before it looks which is next.
+        """
+        if not self.rolled or self.rolled[0].damaged or self._sealing.locked():
             return  # the sealer is at it already
         log = self.rolled[0]
         try:
             self._sealed(log, self._seal(log))
-        except EskerError as problem:
+        except BaseException as problem:
             if log.sync_failed:
                 self._poison(problem)
             raise
-        finally:
-            self._sealing.release()
 
     def _seal(self, log: LogSegment) -> SealedSegment:
         started = self.context.clock.monotonic()
@@ -639,7 +640,7 @@ class Shard:
                 log = self.rolled[0]
             try:
                 made = self._seal(log)
-            except EskerError as problem:
+            except BaseException as problem:
                 if log.sync_failed:
                     self.poisoned_by(problem)
                 raise
