@@ -316,9 +316,12 @@ class Shard:
         try:
             log = self._create_log()
         except BaseException:
-            self.rolled.remove(old)
-            if self.counters is not None:
-                self.counters.add("failed_rolls")
+            if self.active is old:
+                self.rolled.remove(old)
+                if self.counters is not None:
+                    self.counters.add("failed_rolls")
+            else:  # interrupted when it was done
+                self.context.background.seal_soon(self)
             raise
         if self.counters is not None:
             self.counters.add("segments_rolled")
@@ -359,9 +362,12 @@ class Shard:
             previous_end=previous_end, previous_chain=chain, previous_salt=salt,
             previous_high=high, gap=self.gap if previous_end != self.next else 0,
         )  # fmt: skip
-        log = LogSegment.create(self.files, self.folder, header, self._config)
-        self.active = log
         self._unnamed.add(number)
+        log = LogSegment.create(self.files, self.folder, header, self._config)
+        self.active, self.segments = (
+            log,
+            (*self.segments, log),
+        )  # together, or an interrupt parts them
         self._publish_segments()
         if self.counters is not None:
             self.counters.add("segments_created")
@@ -649,8 +655,9 @@ class Shard:
         return True
 
     def _sealed(self, log: LogSegment, made: SealedSegment) -> None:
-        self.sealed.append(made.attach(self.maps))
-        self.rolled.remove(log)
+        sealed = [*self.sealed, made.attach(self.maps)]
+        rolled = [other for other in self.rolled if other is not log]
+        self.sealed, self.rolled = sealed, rolled  # together, or an interrupt parts them
         self._unnamed.discard(log.header.segment)
         self._publish_segments()
         if self.counters is not None:
