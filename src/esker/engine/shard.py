@@ -484,16 +484,18 @@ class Shard:
 
         Whoever writes a batch behind it passes the batch's time, so that times do not fall.
         """
-        if self.buffer is CLOSED:
-            return False
-        values, extras = self._drain()
-        if not values:
+        buffer = self.buffer
+        if buffer is CLOSED:
             return False
         try:
+            values, extras = self._drain()
+            if not values:
+                return False
             now = self.context.clock.now_us() if now_us is None else now_us
             self._write(encode(values, extras, now))
         except BaseException as problem:
-            self._put_back(values, extras)
+            if self.next == buffer.base:  # else it was written, and interrupted after that
+                self._put_back(buffer)
             if isinstance(problem, EskerError):
                 self.trouble = problem
             raise
@@ -542,9 +544,9 @@ class Shard:
     def became_durable(self, next_offset: int) -> None:
         """All up to next_offset is durable: say so, and let readers of class fsync see it."""
         with self.lock:
-            if next_offset > self.durable and self.poison is None:
+            if next_offset >= self.durable and self.poison is None:
                 self.durable = next_offset
-                self._publish()
+                self._publish()  # also what is known: who found out may have been interrupted
 
     def _publish(self) -> None:
         """Move `visible`, tell readers in other processes, wake those who wait."""
@@ -561,10 +563,10 @@ class Shard:
     def wake(self) -> None:
         """Wake every thread that waits for records."""
         with self._waiters_lock:
-            waiting, self.waiters = self.waiters, []
-        for waiter in waiting:
-            with contextlib.suppress(RuntimeError):  # another shard has woken it already
-                waiter.release()
+            while self.waiters:  # released before it is forgotten, should an interrupt come between
+                with contextlib.suppress(RuntimeError):  # another shard has woken it already
+                    self.waiters[-1].release()
+                self.waiters.pop()
 
     def add_waiter(self, waiter: Any) -> None:
         """Have this lock released at the next publication."""

@@ -11,7 +11,7 @@ right. Everything else holds the lock of one shard at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from threading import get_ident
+from threading import Lock, get_ident
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +36,20 @@ from esker.options import BUFFER_BYTES, SMALL_RECORD_BYTES
 from esker.records import Offset, Record, Span, Spans
 
 SHARED_FLUSHES = 16  # how long a buffer stays without an owner after two threads met in it
+
+
+class _AtOnce:
+    """Takes a lock if it is free, and says so if it is not."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise WouldBlock("the shard is being written; try again, or use append, which waits")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Writing(Handle):
@@ -159,9 +173,7 @@ class Writing(Handle):
         large = len(value) if len(value) > SMALL_RECORD_BYTES else 0
         if extra is not None:
             large += intake.size_of(extra)
-        if not shard.lock.acquire(blocking=waiting):
-            raise WouldBlock("the shard is being written; try again, or use append, which waits")
-        try:
+        with shard.lock if waiting else _AtOnce(shard.lock):
             if shard.poison is not None:
                 raise shard._poisoned()
             buffer = shard.buffer
@@ -185,8 +197,6 @@ class Writing(Handle):
             buffer.bytes += large
             buffer.append(value)
             return buffer.base + row
-        finally:
-            shard.lock.release()
 
     def _fresh_buffer(self, shard: Shard, me: int) -> Buffer:
         # the lock-free way in compares with SMALL_RECORD_BYTES only
@@ -205,11 +215,15 @@ class Writing(Handle):
         self._shared = SHARED_FLUSHES
         old = shard.buffer
         opened = old.opened
-        values, extras = shard._drain()
-        buffer = shard._open_buffer(0)
-        buffer.extend(values)
-        buffer.extras, buffer.bytes, buffer.opened = extras, old.bytes, opened
-        shard.context.background.linger(shard, buffer)
+        try:
+            values, extras = shard._drain()
+            buffer = shard._open_buffer(0)
+            buffer.extend(values)
+            buffer.extras, buffer.bytes, buffer.opened = extras, old.bytes, opened
+            shard.context.background.linger(shard, buffer)
+        except BaseException:
+            shard._put_back(old)
+            raise
         return buffer
 
     def _commit_one(
