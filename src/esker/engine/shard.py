@@ -471,12 +471,15 @@ class Shard:
         buffer.taken = taken
         return values, buffer.extras
 
-    def _put_back(self, values: list[bytes], extras: dict[int, Any]) -> None:
+    def _put_back(self, old: Buffer) -> None:
         """After a failed write: the records are pending again, at the same offsets."""
+        if old.taken < 0:  # interrupted before it was drained
+            self.buffer = old
+            self._drain()
         buffer = self._open_buffer(0)
-        buffer.extend(values)
-        buffer.extras = extras
-        buffer.bytes = sum(map(len, values))
+        buffer.extend(old[: old.taken])
+        buffer.extras = old.extras
+        buffer.bytes = sum(map(len, buffer))
         self.context.background.linger(self, buffer)
 
     def _flush(self, now_us: int | None = None) -> bool:
@@ -598,7 +601,8 @@ class Shard:
     def _poison(self, problem: BaseException) -> None:
         if self.poison is None:
             self.poison = Poisoned(
-                f"a sync of topic {self.entry.name!r} shard {self.number} failed ({problem}). "
+                f"a sync of topic {self.entry.name!r} shard {self.number} failed "
+                f"({_said(problem)}). "
                 f"Offsets {self.durable}..{max(self.next - 1, self.durable)} are in doubt; "
                 "close the store and open it again to go on with what is really there."
             )
