@@ -105,18 +105,24 @@ class Background:
                 urgent.add(shard)
         urgent |= {shard for shard in list(self._dirty) if shard.durability == "fsync"}
         if urgent:
-            self._dirty.difference_update(urgent)
-            self._context.committer.make_durable(urgent)
+            self._sync(urgent)
         if now >= self._next_age:
             self._next_age = now + self._roll_aged()
         if self._dirty and now >= self._next_tick:
             self._next_tick = now + self._context.options.sync_interval_us / 1e6
-            dirty = list(self._dirty)
-            self._dirty.difference_update(dirty)
-            self._context.committer.make_durable(dirty)
+            dirty = set(self._dirty)
+            self._sync(dirty)
             for shard in dirty:
                 tally.tell(shard)
         return self._until_next()
+
+    def _sync(self, shards: set[Shard]) -> None:
+        self._dirty.difference_update(shards)
+        try:
+            self._context.committer.make_durable(shards)
+        except BaseException:
+            self._dirty.update(shards)  # interrupted, and not done
+            raise
 
     def _roll_aged(self) -> float:
         """Roll logs past their topic's segment_age; returns seconds until the next look."""

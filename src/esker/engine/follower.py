@@ -111,6 +111,9 @@ class Follower:
                     _PAUSE.wait(PAUSE_SECONDS)
                 newer = self._counters.published() if self._counters is not None else None
                 published = newer or published
+            except BaseException:  # interrupted: a log may have been taken in by half
+                self._known, self._listing = {}, -1
+                raise
         self._seen = published
         self.settled = False
         if self._oldest() != self._floor:

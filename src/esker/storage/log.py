@@ -188,8 +188,11 @@ class LogSegment:
             raise StorageError(f"an earlier sync of {self.path} failed", path=self.path)
         try:
             self.file.sync()
-        except Exception:
-            self.sync_failed = True  # for good: a second one would succeed and mean nothing
+        except BaseException as problem:
+            # For good: a second one would succeed and mean nothing. An interrupt says nothing of
+            # the disk, unless it came while a failure was being told.
+            if isinstance(problem, Exception) or problem.__context__ is not None:
+                self.sync_failed = True
             raise
 
     def adopt(self, kept: scan.Verdict) -> None:
