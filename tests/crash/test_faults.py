@@ -1,47 +1,126 @@
 """Every call fails once, and from some call on every call fails.
 
-A scenario is a few steps on a store that is in use. It is run again and again; the k-th call that
-can give an error gives it, for k = 1, 2, 3 and so on, until the scenario comes through untouched.
-Whatever happened: nothing but Esker's own exceptions comes out, and when the fault is lifted the
-store goes on, or says why not and goes on when it is opened again. Nothing that was acknowledged is
-lost, neither by closing and opening nor by a power cut at that very moment.
+The method is SQLite's. A scenario is performed again and again; the k-th call that can fail in some
+way fails, for every k, for every way (see `esker.testing.KINDS`), once and for ever. Whatever
+happened: nothing but Esker's own exceptions comes out, with the path; and when the fault is lifted
+the store goes on, or says why not and goes on when it is opened again. Nothing that was
+acknowledged is lost, neither by closing and opening nor by a power cut or a kill at that very
+moment, nothing that was refused ever appears, no lock is held and no file is left open.
+
+Which cases there are is found out by performing each scenario once without a fault. A run looks at
+those that fail once first, and at as many of a scenario as its share allows; another seed takes
+others, and a larger scale takes all of them, and then again with other parts of writes arriving.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import pytest
 
 import esker
-from esker.testing import KEPT, LOST, Fate, Fault, SimulatedDisk
+from esker.testing import KEPT, KINDS, LOST, Fate, Fault, SimulatedDisk
 from tests.crash.driver import Driver, Step
 from tests.crash.ledger import Ledger, read
+from tests.crash.scenarios import INTERRUPTS, SCENARIOS, cheap_collections, judged, prepared
+from tests.suites import SCALE, SEED, Tallies, scaled
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.suite]
+
+LOTS = 8
+LOTS_OF_SUITE = 10  # the rest are in test_faults_interrupts.py
+SHARE = 1_300  # of one scenario, at scale 1
+FATAL = ("sync", "sync_dir", "truncate")  # a failure of these may poison, that of others may not
+
+
+class Case(NamedTuple):
+    """One fault in one scenario."""
+
+    scenario: str
+    kind: str
+    at: int
+    forever: bool
+    turn: int  # how often everything else has been the same
+
+
+@cache
+def calls(scenario: str) -> dict[str, int]:
+    """How many calls of a scenario can fail, for each kind of fault."""
+    program = prepared(scenario)
+    faults = {kind: program.disk.fail(Fault(kind, 1 << 30)) for kind in KINDS}
+    program.attempt(SCENARIOS[scenario].steps, ())
+    if program.store is not None:
+        program.abandon()
+    return {kind: fault.seen for kind, fault in faults.items()}
+
+
+def cases(scenario: str) -> list[Case]:
+    """The cases of a scenario that this run may look at."""
+    found: list[Case] = []
+    turn = 0
+    while len(found) < scaled(SHARE, least=SHARE) and turn < scaled(1):
+        for forever in (False, True):
+            more = [
+                Case(scenario, kind, at, forever, turn)
+                for kind, count in calls(scenario).items()
+                for at in range(1, count + 1)
+            ]
+            random.Random(f"{SEED} {scenario} {forever} {turn}").shuffle(more)
+            found += more
+        turn += 1
+    return found[: scaled(SHARE, least=SHARE)]
+
+
+@cache
+def deck() -> list[Case]:
+    """What this run looks at."""
+    found = [case for scenario in SCENARIOS for case in cases(scenario)]
+    few = scaled(len(found)) if SCALE < 1 else len(found)
+    return random.Random(f"deck {SEED}").sample(found, few)
+
+
+def inject(case: Case, serial: int) -> None:
+    """Perform the scenario with the fault, lift it, and see what is left."""
+    fault = Fault(case.kind, case.at, forever=case.forever)
+    interrupts = INTERRUPTS if not isinstance(fault.kind.error(), OSError) else ()
+    try:
+        program = prepared(case.scenario, seed=SEED * 1000 + case.turn)
+        program.disk.fail(fault)
+        program.attempt(SCENARIOS[case.scenario].steps, interrupts)
+        program.disk.heal()
+        assert fault.hits, "the scenario does not come to this call"
+        judged(program, case.scenario, serial, excused=case.forever or fault.struck[0] in FATAL)
+    except BaseException as problem:
+        problem.add_note(f"seed {SEED}, {case}, judged as {serial}, it struck {fault.struck}")
+        raise
+
+
+@pytest.mark.parametrize("lot", range(LOTS))
+def test_a_fault_costs_nothing_acknowledged(lot: int, tally: Tallies) -> None:
+    suite = tally("injected faults", lots=LOTS_OF_SUITE)
+    with cheap_collections():
+        for serial, case in enumerate(deck()[lot::LOTS]):
+            inject(case, serial)
+            suite.count += 1
+            suite.also["for ever"] += case.forever
+
+
+def test_there_are_scenarios_enough_and_each_can_fail() -> None:
+    assert len(SCENARIOS) >= 25
+    assert all(calls(name)["EIO"] for name in SCENARIOS if "ephemeral" not in name)
+    for kind in KINDS:
+        assert sum(calls(name)[kind] for name in SCENARIOS) > 50, f"{kind} hardly ever happens"
+
+
+# ---- what is promised in so many words -------------------------------------------------------
 
 MANY = tuple(f"j{n}" for n in range(5))
 FEW: list[Step] = [("create", "f", "fsync"), ("create", "d", "disk"), ("create", "m", "memory")]
 IN_USE: list[Step] = [("wait", "f"), ("many", "d"), ("many", "m")]
-SCENARIOS: dict[str, list[Step]] = {
-    "append": [("append", "f"), ("flush", "f"), ("append", "d"), ("flush", "d"), ("tick",)],
-    "append_many": [("many", "f"), ("many", "d"), ("many", "m"), ("many", "f", 2, 100, True)],
-    "wait": [("wait", "f"), ("append", "f"), ("wait", "f"), ("wait", "d")],
-    "sync": [("append", "f"), ("many", "d"), ("sync", "d"), ("many", "m"), ("sync_all",)],
-    "roll": [("many", topic, 3, 900) for topic in ("f", "d", "f", "d")],
-    "seal": [("many", "f", 3, 900), ("many", "f", 3, 900), ("many", "f", 3, 900), ("tick",),
-             ("wait", "f")],
-    "journal": [*[("append", topic) for topic in MANY], ("sync_all",),
-                *[("many", topic) for topic in MANY], ("sync_all",), ("wait", "j1")],
-    "create": [("create", "n", "disk"), ("wait", "n"), ("create", "k", "fsync"), ("wait", "k")],
-    "close": [("many", "f"), ("append", "d"), ("append", "f"), ("close",)],
-}  # fmt: skip
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS, "EMFILE": errno.EMFILE}
-
-# After the fault is lifted an append may still be refused, by one of these and no other.
-EXCUSES = (esker.Poisoned, esker.StorageError)
 
 
 @cache
@@ -56,7 +135,7 @@ def image(many: bool) -> Driver:
     return driver
 
 
-def prepared(*, many: bool = False) -> Driver:
+def in_use(*, many: bool = False) -> Driver:
     """A program with a store in use. Its ledger knows what is in it."""
     made = image(many)
     driver = Driver(made.disk.kill(), made.ledger.copy(), seed=10)
@@ -64,41 +143,6 @@ def prepared(*, many: bool = False) -> Driver:
     driver.ledger.settle(driver.open())
     driver.run(IN_USE)
     return driver
-
-
-def attempt(driver: Driver, steps: list[Step]) -> None:
-    """Perform steps; each may fail, by an exception of Esker's, and the next is tried anyway."""
-    for step in steps:
-        name = step[1] if len(step) > 1 else ""
-        if step[0] != "create" and name and name not in driver.ledger.pages:
-            continue
-        try:
-            driver.run([step])
-        except esker.EskerError as problem:
-            driver.ledger.failed(problem)
-
-
-def goes_on(driver: Driver) -> None:
-    """The fault is lifted: every topic takes records again, or says why not."""
-    store = driver.store
-    assert store is not None
-    if store._context.closed:
-        return
-    refused = False
-    for name, page in driver.ledger.pages.items():
-        if not page.created:
-            continue
-        try:
-            driver.wait(name)
-        except EXCUSES as problem:
-            driver.ledger.failed(problem)
-            refused = True
-    if not refused:
-        driver.sync_all()  # nothing is wrong any more, so nothing may stay unwritten
-    try:
-        driver.close()
-    except EXCUSES:
-        assert refused, "everything worked, and then it could not be closed"
 
 
 def survives(driver: Driver, fates: Sequence[Fate] = (LOST, KEPT)) -> None:
@@ -115,77 +159,9 @@ def survives(driver: Driver, fates: Sequence[Fate] = (LOST, KEPT)) -> None:
     driver.close()
 
 
-def faults(number: int, *, forever: bool, stride: int = 1, least: int = 0) -> Iterator[Fault]:
-    """The fault at the first call, at the next, and so on, until one finds no call to fail."""
-    for injected, at in enumerate(range(1, 2000, stride)):
-        fault = Fault(number, at, forever=forever)
-        yield fault
-        if not fault.hits:
-            assert injected >= least, f"only {injected} calls could give this error"
-            return
-    raise AssertionError("the scenario does not end")
-
-
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_fault_while_writing_costs_nothing_acknowledged(
-    scenario: str, error: str, forever: bool
-) -> None:
-    least = 3 if error == "EIO" else 0  # some errors cannot happen in some scenarios
-    for fault in faults(ERRORS[error], forever=forever, least=least):
-        driver = prepared(many=scenario == "journal")
-        driver.disk.fail(fault)
-        try:
-            attempt(driver, SCENARIOS[scenario])
-            driver.disk.heal()
-            goes_on(driver)
-            survives(driver, [LOST if fault.at % 2 else KEPT])
-        except BaseException as problem:
-            problem.add_note(f"call {fault.at} of those that can give {error}")
-            raise
-
-
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "forever"])
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("left", ["closed", "killed", "without power"])
-def test_a_fault_while_opening_costs_nothing_acknowledged(
-    left: str, error: str, forever: bool
-) -> None:
-    before = prepared(many=True)
-    if left == "closed":
-        before.close()
-    else:
-        before.run([*SCENARIOS["journal"], *SCENARIOS["seal"][:-2], ("append", "d")])
-        before.abandon()
-    stride = 3 if forever else 1
-    least = {"closed": 20, "killed": 200, "without power": 200}[left] // stride
-    least = least if error == "EIO" else 0
-    for fault in faults(ERRORS[error], forever=forever, stride=stride, least=least):
-        disk = before.disk.crash(3) if left == "without power" else before.disk.kill()
-        driver = Driver(disk, before.ledger.copy())
-        disk.fail(fault)
-        try:
-            store = driver.open()
-        except esker.EskerError:
-            disk.heal()
-            store = driver.open()
-        disk.heal()
-        driver.ledger.check(store, "power" if left == "without power" else "kill")
-        driver.ledger.settle(store)
-        if fault.at % 5 == 0:
-            goes_on(driver)
-            survives(driver, [LOST])
-        else:
-            driver.abandon()
-
-
-# ---- what is promised in so many words -------------------------------------------------------
-
-
 @pytest.mark.parametrize("topic", ["f", "d", "m"])
 def test_a_full_disk_keeps_the_records_pending_and_a_later_sync_writes_them(topic: str) -> None:
-    driver = prepared()
+    driver = in_use()
     driver.run([("append", topic), ("append", topic)])
     driver.disk.fail(Fault(errno.ENOSPC, forever=True))
     for call in (driver._store[topic].flush, driver._store[topic].sync, driver._store.sync):
@@ -200,7 +176,7 @@ def test_a_full_disk_keeps_the_records_pending_and_a_later_sync_writes_them(topi
 
 
 def test_a_batch_that_found_no_room_leaves_no_trace_and_its_offsets_are_used_again() -> None:
-    driver = prepared()
+    driver = in_use()
     topic = driver._store["d"]
     before = topic.end()
     driver.disk.fail(Fault(errno.ENOSPC, forever=True))
@@ -219,7 +195,7 @@ def test_a_batch_that_found_no_room_leaves_no_trace_and_its_offsets_are_used_aga
 def test_after_a_failed_sync_nothing_is_acknowledged_until_the_store_is_opened_again(
     at: int,
 ) -> None:
-    driver = prepared()
+    driver = in_use()
     driver.disk.fail(Fault(errno.EIO, at, calls=frozenset({"sync"}), inside=".log"))
     problems = []
     for _ in range(at + 3):
@@ -240,7 +216,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_the_store_is_opened_a
 @pytest.mark.parametrize("topic", ["f", "d", "m", "j0"])
 def test_what_is_there_after_a_failed_sync_and_an_opening_is_durable(topic: str) -> None:
     """The cache shows records that the disk never got: recovery must write them again."""
-    driver = prepared(many=True)
+    driver = in_use(many=True)
     driver.run([("append", name) for name in MANY])
     driver.run([("sync_all",), ("many", topic)])  # the journal has some of it, and nobody the rest
     driver.disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".log"))
@@ -260,7 +236,7 @@ def test_what_is_there_after_a_failed_sync_and_an_opening_is_durable(topic: str)
 def test_a_disk_that_drops_what_it_could_not_sync_takes_nothing_acknowledged_as_durable(
     topic: str,
 ) -> None:
-    driver = prepared(many=True)
+    driver = in_use(many=True)
     driver.disk.reverts = True
     driver.run([("sync_all",), ("many", topic), ("many", topic, 3, 900)])
     driver.disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".log"))
@@ -282,7 +258,7 @@ def test_a_disk_that_drops_what_it_could_not_sync_takes_nothing_acknowledged_as_
 
 def test_a_failed_sync_of_a_rolled_log_is_not_asked_again() -> None:
     """The sealer syncs the log first. If that fails, no later sync may take its word for it."""
-    driver = prepared()
+    driver = in_use()
     driver.run([("many", "f", 3, 900), ("many", "f", 3, 900)])
     driver.disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".log"))
     driver.clock.forward(0)
@@ -297,7 +273,7 @@ def test_a_failed_sync_of_a_rolled_log_is_not_asked_again() -> None:
 
 
 def test_a_failed_sync_of_the_journal_leaves_no_later_entry_behind_the_damage() -> None:
-    driver = prepared(many=True)
+    driver = in_use(many=True)
     driver.run([*[("append", topic) for topic in MANY], ("sync_all",)])
     driver.run([("append", topic) for topic in MANY])
     driver.disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".journal"))
@@ -317,7 +293,7 @@ def test_a_failed_sync_of_the_journal_leaves_no_later_entry_behind_the_damage() 
 
 
 def test_a_checkpoint_does_not_drop_what_a_poisoned_shard_has_in_the_journal_only() -> None:
-    driver = prepared(many=True)
+    driver = in_use(many=True)
     driver.run([*[("append", topic) for topic in MANY], ("sync_all",)])
     driver.disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside=".log"))
     with pytest.raises(esker.Poisoned):
@@ -340,10 +316,12 @@ def survives_power_cut(driver: Driver) -> None:
 
 
 def test_a_write_that_was_undone_does_not_make_the_name_of_its_log_durable() -> None:
-    driver = prepared()
+    driver = in_use()
     driver.run([("create", "n", "fsync"), ("many", "n")])
     driver.disk.fail(Fault(errno.ENOSPC, calls=frozenset({"write"}), inside=".log"))
-    attempt(driver, [("many", "n")])
+    with pytest.raises(esker.DiskFull) as problem:
+        driver.run([("many", "n")])
+    driver.ledger.failed(problem.value)
     driver.disk.heal()
     driver.run([("sync", "n")])
     after = Driver(driver.disk.crash(LOST), driver.ledger)
@@ -353,7 +331,7 @@ def test_a_write_that_was_undone_does_not_make_the_name_of_its_log_durable() -> 
 
 
 def test_a_record_that_was_refused_is_not_there_after_a_restart_either() -> None:
-    driver = prepared()
+    driver = in_use()
     for _ in range(150):  # each time the disk keeps another part of it, now and then all
         driver.disk.fail(Fault(errno.EIO, calls=frozenset({"write"}), inside=".log"))
         with pytest.raises(esker.StorageError):

@@ -40,6 +40,7 @@ GRAVES: Final = 8  # how many deleted files may come back as stale bytes
 _DOING: Final = {
     "edit": "open", "write": "write to", "page": "map", "unlink": "delete",
     "make_dir": "create", "remove_dir": "delete", "sync_dir": "sync directory", "kind": "look at",
+    "size": "look at",
 }  # fmt: skip
 
 When = Literal["before", "after"]
@@ -509,6 +510,7 @@ class SimulatedFile:
         self._disk._leave(call)
 
     def size(self) -> int:
+        self._disk._enter("size", self.path)
         return len(self._inode.cache)
 
     def truncate(self, size: int) -> None:

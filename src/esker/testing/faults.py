@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 CALLS: Final = frozenset(
     {
         "open", "edit", "create", "read", "write", "sync", "truncate", "allocate", "map", "page",
-        "rename", "unlink", "make_dir", "remove_dir", "sync_dir", "list", "kind", "lock",
+        "rename", "unlink", "make_dir", "remove_dir", "sync_dir", "list", "kind", "size", "lock",
     }
 )  # fmt: skip
 """Every call that the operating system may refuse; `edit` is opening to write."""
@@ -50,7 +50,7 @@ HAPPENS_TO: Final[dict[int, frozenset[str]]] = {
     errno.EDQUOT: _ROOM,
     errno.EROFS: _ROOM | {"edit", "truncate", "unlink", "remove_dir"},
     errno.EMFILE: frozenset({"open", "edit", "create", "page", "sync_dir", "list", "lock"}),
-    errno.EINTR: CALLS - {"kind", "list", "rename", "unlink", "make_dir", "remove_dir"},
+    errno.EINTR: CALLS - {"kind", "list", "size", "rename", "unlink", "make_dir", "remove_dir"},
     errno.ESTALE: CALLS,
     errno.EACCES: _NAMES | {"kind"},
 }
@@ -101,6 +101,7 @@ class Fault:
         self, kind: int | str, at: int = 1, *, forever: bool = False,
         calls: frozenset[str] | None = None, inside: str = "",
     ) -> None:  # fmt: skip
+        self.number = kind  # as it was given
         self.kind = _told(kind) if isinstance(kind, int) else KINDS[kind]
         self.at = at
         self.forever = forever
@@ -108,6 +109,7 @@ class Fault:
         self.inside = inside
         self.seen = 0  # calls it could have failed so far
         self.hits = 0  # calls it did fail
+        self.struck = ("", "")  # the first of these, and its path
 
     def strikes(self, call: str, path: str) -> bool:
         """Count this call, and say whether it is to fail."""
@@ -115,5 +117,7 @@ class Fault:
             return False
         self.seen += 1
         strikes = self.seen >= self.at if self.forever else self.seen == self.at
+        if strikes and not self.hits:
+            self.struck = (call, path)
         self.hits += strikes
         return strikes
