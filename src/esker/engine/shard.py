@@ -689,8 +689,9 @@ class Shard:
             self._leave()
 
     def _leave(self) -> None:
-        for log in [*self.rolled, *([self.active] if self.active else [])]:
-            log.close()
+        for log in (*self.segments, *self.rolled, self.active):  # the first may be behind the others
+            if isinstance(log, LogSegment):
+                log.close()
         self._end()
 
     def _end(self) -> None:
