@@ -22,11 +22,13 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 import esker
+from esker.engine import committer
+from esker.options import JOURNAL_DIRTY_SHARDS as DIRTY_SHARDS
 from esker.testing import KEPT, LOST, Fate, ManualClock, SimulatedDisk
 from tests.crash.driver import ROOT, Driver, Step
 from tests.crash.ledger import NOT_BY_A_CRASH, Death, Ledger, Page, check_page, read
 
-MANY = tuple(f"j{n}" for n in range(5))
+MANY = ("j0", "j1")  # many enough for the journal, see `prepared`
 BIG = 900  # bytes; five of these fill a segment
 SHARDS = 3
 
@@ -53,8 +55,8 @@ E_ = {"e": "ephemeral"}
 JOURNALED = dict.fromkeys(MANY, "fsync")
 ROLLED: list[Step] = [("many", "f", 3, BIG)] * 3
 LIVED: list[Step] = [
-    *ROLLED, ("wait", "f"), ("append", "f"), ("many", "d", 3, BIG), ("many", "d", 3, BIG),
-    ("sync", "d"), ("many", "d"), ("append", "d"),
+    ("many", "f", 3, BIG), ("many", "f", 3, BIG), ("wait", "f"), ("append", "f"),
+    ("many", "d", 3, BIG), ("sync", "d"), ("many", "d", 3, BIG), ("append", "d"),
 ]  # fmt: skip
 TO_JOURNAL: list[Step] = [*[("append", topic) for topic in MANY], ("sync_all",)]
 SCENARIOS: dict[str, Scenario] = {
@@ -513,10 +515,12 @@ def copied(ledger: Ledger) -> Ledger:
 def prepared(name: str, seed: int = 0) -> Program:
     """A program that is about to perform a scenario, on a disk of its own.
 
-    It makes the same calls every time; the seed says what failed writes leave.
+    It makes the same calls every time; the seed says what failed writes leave. Where the journal
+    is wanted two shards are made enough for it: who calls this undoes that afterwards.
     """
-    scenario, made = SCENARIOS[name], image(name)
-    left = scenario.left
+    scenario = SCENARIOS[name]
+    committer.JOURNAL_DIRTY_SHARDS = 1 if "j0" in scenario.topics else DIRTY_SHARDS
+    made, left = image(name), scenario.left
     disk = made.disk.crash(Fate(3)) if left == "without power" else made.disk.kill()
     disk._draws = seed << 20  # what it leaves of failed writes; its identity stays
     program = Program(disk, copied(made.ledger), seed=10)
@@ -599,6 +603,15 @@ def repaired(program: Program) -> None:
     store["f"].append(b"goes on", wait=True)
     store.close()
     nothing_is_left(program.disk)
+
+
+@contextmanager
+def few_shards_again() -> Iterator[None]:
+    """Undoes what `prepared` did to the limit of the journal."""
+    try:
+        yield
+    finally:
+        committer.JOURNAL_DIRTY_SHARDS = DIRTY_SHARDS
 
 
 @contextmanager

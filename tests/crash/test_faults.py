@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -26,14 +26,28 @@ import esker
 from esker.testing import KEPT, KINDS, LOST, Fate, Fault, SimulatedDisk
 from tests.crash.driver import Driver, Step
 from tests.crash.ledger import Ledger, read
-from tests.crash.scenarios import INTERRUPTS, SCENARIOS, cheap_collections, judged, prepared
+from tests.crash.scenarios import (
+    INTERRUPTS,
+    SCENARIOS,
+    cheap_collections,
+    few_shards_again,
+    judged,
+    prepared,
+)
 from tests.suites import SCALE, SEED, Tallies, scaled
 
 pytestmark = [pytest.mark.crash, pytest.mark.suite]
 
+
+@pytest.fixture(autouse=True)
+def _limit_of_the_journal() -> Iterator[None]:
+    with few_shards_again():
+        yield
+
+
 LOTS = 8
 LOTS_OF_SUITE = 10  # the rest are in test_faults_interrupts.py
-SHARE = 1_300  # of one scenario, at scale 1
+SHARE = 2_000  # of one scenario at scale 1, more than any has
 FATAL = ("sync", "sync_dir", "truncate")  # a failure of these may poison, that of others may not
 
 

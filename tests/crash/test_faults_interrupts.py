@@ -34,6 +34,7 @@ from tests.crash.scenarios import (
     INTERRUPTS,
     SCENARIOS,
     cheap_collections,
+    few_shards_again,
     held,
     judged,
     prepared,
@@ -42,9 +43,16 @@ from tests.suites import SEED, Tallies, scaled
 
 pytestmark = [pytest.mark.crash, pytest.mark.suite]
 
+
+@pytest.fixture(autouse=True)
+def _limit_of_the_journal() -> Iterator[None]:
+    with few_shards_again():
+        yield
+
+
 LOTS = 2
 LOTS_OF_SUITE = 10  # the rest are in test_faults.py
-POINTS = 4_800  # at scale 1, of some 30,000
+POINTS = 4_400  # at scale 1, of some 30,000
 INSIDE = esker.__file__.removesuffix("__init__.py")
 DOUBLES = INSIDE + "testing/"
 BOOKS = "_took"  # in the middle of this function nobody can tell what was written
@@ -75,11 +83,18 @@ class Interrupts:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
+        told = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         sys.setprofile(self)
         try:
             yield
         finally:
             sys.setprofile(None)
+            sys.unraisablehook = told
+
+    def _unraisable(self, told: Any) -> None:
+        """Python itself swallows what is raised while a generator is being cleared away."""
+        assert isinstance(told.exc_value, self.error)
 
 
 @cache

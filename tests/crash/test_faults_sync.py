@@ -9,6 +9,7 @@ process dies, or the program goes on and closes the store.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from functools import cache
 from typing import Literal
 
@@ -17,9 +18,23 @@ import pytest
 import esker
 from esker.testing import KEPT, LOST, Fate, Fault
 from tests.crash.ledger import Death, read
-from tests.crash.scenarios import SCENARIOS, Program, copied, nothing_is_left, prepared
+from tests.crash.scenarios import (
+    SCENARIOS,
+    Program,
+    copied,
+    few_shards_again,
+    nothing_is_left,
+    prepared,
+)
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def _limit_of_the_journal() -> Iterator[None]:
+    with few_shards_again():
+        yield
+
 
 SYNCS = frozenset({"sync", "sync_dir"})
 WRITING = [
