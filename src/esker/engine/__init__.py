@@ -5,6 +5,7 @@
     intake.py      what users hand in, checked and made into what is stored
     buffer.py      records that have an offset and are not yet written
     shard.py       one shard as its writer sees it: buffer, active log, sealed segments, offsets
+    refusals.py    what it says when it takes no more records
     layout.py      where a shard's files are, and whether they were left in order
     tally.py       the counters page
     committer.py   group commit: one round, one sync, many acks

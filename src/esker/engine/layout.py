@@ -8,6 +8,7 @@ from esker.format.state import State
 from esker.storage import scan
 from esker.storage.files import Files, join
 from esker.storage.log import LogSegment, open_log
+from esker.storage.sealed import SealedSegment
 
 
 def shard_folder(root: str, topic: int, number: int) -> str:
@@ -31,6 +32,23 @@ def load_log(files: Files, folder: str, name: names.SegmentName) -> LogSegment:
     log.adopt(scan.verdict(seen, seen.size))
     log.synced = log.in_file = log.end
     return log
+
+
+def follows(before: LogSegment | SealedSegment | None, base: int, gap: int) -> dict[str, int]:
+    """The fields of a header by which a segment that begins at `base` follows the one before it."""
+    if before is None:
+        end, chain, salt, high, number = base, 0, 0, 0, 0
+    elif isinstance(before, LogSegment):
+        end, number = before.base + before.next_row, before.number
+        chain, salt, high = before.chain, before.salt, before.high
+    else:
+        end, number = before.base + before.footer.records, before.number
+        chain, salt = before.footer.chain, before.header.salt
+        high = max(before.header.previous_high, before.footer.max_timestamp)
+    return {
+        "segment": number + 1, "previous_end": end, "previous_chain": chain, "previous_salt": salt,
+        "previous_high": high, "gap": gap if end != base else 0,
+    }  # fmt: skip
 
 
 def is_clean(files: Files, folder: str, state: State | None, *, ephemeral: bool) -> bool:

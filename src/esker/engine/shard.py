@@ -20,12 +20,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from esker.engine import tally
+from esker.engine import refusals, tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.intake import encode
-from esker.engine.layout import is_clean, list_segments, load_log, shard_folder, size_of
-from esker.errors import DiskFull, EskerError, Poisoned, StorageError, WriterBusy, deleted
+from esker.engine.layout import follows, is_clean, list_segments, load_log, shard_folder, size_of
+from esker.errors import DiskFull, EskerError, StorageError, deleted
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
 from esker.format import state as state_format
@@ -34,12 +34,7 @@ from esker.format.columns import Body
 from esker.format.counters import WORD
 from esker.format.segment import GAP_CORRUPT, SegmentHeader
 from esker.format.state import State
-from esker.options import (
-    BUFFER_RECORDS,
-    FRAMES_PER_CLEAN_LOG,
-    RESERVE_OFFSETS,
-    RESERVE_OFFSETS_MAX,
-)
+from esker.options import BUFFER_RECORDS, FRAMES_PER_CLEAN_LOG, RESERVE_OFFSETS, RESERVE_OFFSETS_MAX
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, Lock, join
 from esker.storage.journal import Redo
@@ -85,9 +80,7 @@ class Shard:
         self.earliest = 0
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
-        self._sealing = (
-            threading.Lock()
-        )  # held by who seals; taken before `lock`, or not waited for
+        self._sealing = threading.Lock()  # held by who seals; taken before `lock`
         self._syncing = threading.Lock()  # held by who syncs; never while waiting for `lock`
         self._state_lock = threading.Lock()  # guards _state, ceiling and the four below
         self._reserve_at = 0  # when `next` passes this, think of the ceiling
@@ -150,13 +143,7 @@ class Shard:
             raise deleted(self.entry.name)
         lock = self.context.files.lock(path, self.context.note)
         if isinstance(lock, Holder):
-            raise WriterBusy(
-                f"topic {self.entry.name!r} shard {self.number} is being written by process "
-                f"{lock.pid or 'unknown'} since {lock.since or 'unknown'}. Append there, or end "
-                'that process; reading works beside it with mode="r".',
-                pid=lock.pid,
-                since=lock.since,
-            )
+            raise refusals.busy(self.entry.name, self.number, lock)
         self._writer_lock = lock
 
     def _release_writer_lock(self) -> None:
@@ -263,10 +250,7 @@ class Shard:
             if self.durability != "fsync":
                 self._publish()
         else:
-            self.poison = Poisoned(
-                f"an append to {log.path} was interrupted half-way ({_said(problem)}); offsets "
-                f"from {self.next} on are in doubt, close the store and open it again"
-            )
+            self._refuse(refusals.half_way(log.path, problem, self.next))
 
     def _undo(self, log: LogSegment, problem: BaseException) -> None:
         """Leave no trace of a failed write, or refuse to go on."""
@@ -279,11 +263,7 @@ class Shard:
                 self.counters.set("last_error_ns", self.context.clock.now_us() * 1000)
             log.undo()
         except BaseException as worse:
-            self.poison = Poisoned(
-                f"a write to {log.path} failed ({_said(problem)}) and could not be undone "
-                f"({_said(worse)}); offsets from {self.next} on are in doubt"
-            )
-            LOG.error("%s", self.poison)
+            self._refuse(refusals.not_undone(log.path, problem, worse, self.next))
 
     def _room_for(self, size: int) -> LogSegment:
         log, options = self.active, self.entry.options
@@ -318,15 +298,12 @@ class Shard:
         except BaseException:
             if self.active is old:
                 self.rolled.remove(old)
-                if self.counters is not None:
-                    self.counters.add("failed_rolls")
+                self._count("failed_rolls")
             else:  # interrupted when it was done
                 self.context.background.seal_soon(self)
             raise
-        if self.counters is not None:
-            self.counters.add("segments_rolled")
-            took = self.context.clock.monotonic() - started
-            self.counters.add("roll_ns", int(took * 1e9))
+        self._count("segments_rolled")
+        self._count("roll_ns", int((self.context.clock.monotonic() - started) * 1e9))
         self.context.background.seal_soon(self)
         return log
 
@@ -341,33 +318,18 @@ class Shard:
                 self._roll()
 
     def _create_log(self) -> LogSegment:
-        old = self.active
-        previous_end, chain, salt, high = self.next, 0, 0, 0
-        number = 1
-        if old is not None:
-            previous_end = old.header.base + old.next_row
-            chain, salt, high = old.chain, old.salt, old.high
-            number = old.header.segment + 1
-        elif self.sealed:
-            last = self.sealed[-1]
-            previous_end = last.name.base + last.footer.records
-            chain, salt = last.footer.chain, last.header.salt
-            high = max(last.header.previous_high, last.footer.max_timestamp)
-            number = last.name.segment + 1
+        before = self.active or (self.sealed[-1] if self.sealed else None)
         header = SegmentHeader(
             store=self.context.store, topic=self.entry.id, shard=self.number,
-            epoch=self.entry.epoch, segment=number, base=self.next,
-            created=self.context.clock.now_us(),
+            epoch=self.entry.epoch, base=self.next, created=self.context.clock.now_us(),
             salt=int.from_bytes(self.context.files.random(8), "little"),
-            previous_end=previous_end, previous_chain=chain, previous_salt=salt,
-            previous_high=high, gap=self.gap if previous_end != self.next else 0,
+            **follows(before, self.next, self.gap),
         )  # fmt: skip
+        number = header.segment
         self._unnamed.add(number)
         log = LogSegment.create(self.files, self.folder, header, self._config)
-        self.active, self.segments = (
-            log,
-            (*self.segments, log),
-        )  # together, or an interrupt parts them
+        listed = (*self.segments, log)
+        self.active, self.segments = log, listed  # together, or an interrupt parts them
         self._publish_segments()
         if self.counters is not None:
             self.counters.add("segments_created")
@@ -600,13 +562,12 @@ class Shard:
 
     def _poison(self, problem: BaseException) -> None:
         if self.poison is None:
-            self.poison = Poisoned(
-                f"a sync of topic {self.entry.name!r} shard {self.number} failed "
-                f"({_said(problem)}). "
-                f"Offsets {self.durable}..{max(self.next - 1, self.durable)} are in doubt; "
-                "close the store and open it again to go on with what is really there."
-            )
-            LOG.error("%s", self.poison)
+            name, number, first = self.entry.name, self.number, self.durable
+            self._refuse(refusals.sync_failed(name, number, problem, first, self.next))
+
+    def _refuse(self, why: EskerError) -> None:
+        self.poison = why
+        LOG.error("%s", why)
 
     @property
     def in_doubt(self) -> bool:
@@ -638,9 +599,7 @@ class Shard:
         started = self.context.clock.monotonic()
         self.sync_directly(log, log.end)
         made = log.seal(self.files, self._compress)
-        if self.counters is not None:
-            took = self.context.clock.monotonic() - started
-            self.counters.add("seal_ns", int(took * 1e9))
+        self._count("seal_ns", int((self.context.clock.monotonic() - started) * 1e9))
         return made
 
     def seal_next(self) -> bool:
@@ -666,8 +625,7 @@ class Shard:
         self.sealed, self.rolled = sealed, rolled  # together, or an interrupt parts them
         self._unnamed.discard(log.header.segment)
         self._publish_segments()
-        if self.counters is not None:
-            self.counters.add("seals")
+        self._count("seals")
 
     # -- closing --
 
@@ -689,7 +647,7 @@ class Shard:
             self._leave()
 
     def _leave(self) -> None:
-        for log in (*self.segments, *self.rolled, self.active):  # the first may be behind the others
+        for log in (*self.segments, *self.rolled, self.active):  # the first may be behind
             if isinstance(log, LogSegment):
                 log.close()
         self._end()
@@ -739,7 +697,3 @@ class Shard:
         self.sealed.append(made.attach(self.maps))
         self.active = None
         self._publish_segments()
-
-
-def _said(problem: BaseException) -> str:
-    return str(problem) or type(problem).__name__
