@@ -236,3 +236,5 @@ class Background:
             if thread is not threading.current_thread():
                 thread.join()
         self._threads.clear()
+        self._lingering.clear()  # what they hold would stay open; whoever closes writes it himself
+        self._dirty.clear()
