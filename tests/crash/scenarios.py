@@ -12,7 +12,6 @@ call happened as a whole or not at all, and the program finds out which by `sync
 
 from __future__ import annotations
 
-import copy
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +22,11 @@ import pyarrow as pa
 
 import esker
 from esker.engine import committer
+from esker.engine.context import LOG
 from esker.options import JOURNAL_DIRTY_SHARDS as DIRTY_SHARDS
 from esker.testing import KEPT, LOST, Fate, ManualClock, SimulatedDisk
 from tests.crash.driver import ROOT, Driver, Step
-from tests.crash.ledger import NOT_BY_A_CRASH, Death, Ledger, Page, check_page, read
+from tests.crash.ledger import NOT_BY_A_CRASH, Death, Found, Ledger, Page, check_page, read
 
 MANY = ("j0", "j1")  # many enough for the journal, see `prepared`
 BIG = 900  # bytes; five of these fill a segment
@@ -101,6 +101,8 @@ SCENARIOS: dict[str, Scenario] = {
     "seal by the writer": Scenario(D, [("many", "d", 3, BIG)], [("many", "d", 3, BIG)] * 9),
     # the store
     "create": Scenario(F, [("create", "n", "disk"), ("wait", "n"), ("create", "k", "fsync")]),
+    "delete a topic": Scenario(F | {"x": "disk"}, [("drop", "x"), ("tick",)]),
+    "delete records": Scenario(F, [("forget", "f"), ("tick",)], [*ROLLED, ("tick",)]),
     "close": Scenario(F | D, [("append", "f"), ("append", "d"), ("close",)]),
     "close with a journal": Scenario(
         JOURNALED, [("append", "j0"), ("close",)], TO_JOURNAL,
@@ -208,9 +210,6 @@ class Program(Driver):
         shard = self._store[topic]._shards[0]
         shard._block, shard._reserve_at = 2, shard.next
         self._store._context.background.reserve_soon(shard)
-
-    def checkpoint(self) -> None:
-        self._store._context.committer.checkpoint()
 
     def open(self) -> esker.Store:
         """Unless it is open; whoever could not open it has no store."""
@@ -321,7 +320,13 @@ class Program(Driver):
         """The fault is lifted: every topic works, or is poisoned. Returns which are."""
         store, poisoned = self._store, set()
         assert not held(store), f"locks are held: {held(store)}"
-        for page in self.ledger.pages.values():
+        for page in list(self.ledger.pages.values()):
+            if page.dropping:
+                store.delete(page.name, missing_ok=True)  # it may be gone, or be deleted again
+                self.ledger.dropped(page.name)
+                shards = [shard for shard in store._context.shards if shard.entry.name == page.name]
+                poisoned |= {page.name for shard in shards if shard.in_doubt and not shard.gone}
+                continue
             if not page.created and page.name not in store:
                 continue
             try:
@@ -340,15 +345,15 @@ class Program(Driver):
         if page.name == "s":
             self.check_shards(store, "kill")
         elif page.durability == "ephemeral":
-            found = [(record.offset, record.value) for record in store[page.name].read()]
+            there = [(record.offset, record.value) for record in store[page.name].read()]
             known = page.settled + page.written
-            assert found[: len(known)] == known
-            assert {value for _, value in found[len(known) :]} <= set(page.maybe)
-            settle(page, found, [])
+            assert there[: len(known)] == known
+            assert {value for _, value in there[len(known) :]} <= set(page.maybe)
+            settle(page, Found(there, [], 0))
         else:
             found = read(store, page.name)
             check_page(page, found, "kill")
-            settle(page, found.records, found.gaps)
+            settle(page, found)
 
     def resume(self, page: Page) -> None:
         """One more record, which a reader sees at once where it belongs."""
@@ -384,20 +389,25 @@ class Program(Driver):
         """
         labels = {found.label for found in store.recovery.findings if "/notes" not in found.path}
         assert not NOT_BY_A_CRASH & labels, f"a fault was taken for damage: {store.recovery}"
-        for page in self.ledger.pages.values():
+        strangers = {*store} - self.ledger.pages.keys() - self.ledger.perhaps
+        assert not strangers, f"I4: nobody made {strangers}"
+        for page in list(self.ledger.pages.values()):
             if page.name not in store:
-                assert not page.created, f"{page.name} is gone"
+                assert not page.created or page.dropping, f"{page.name} is gone"
+                if settles and page.dropping:
+                    self.ledger.dropped(page.name)
                 continue
             page.created |= settles
+            page.dropping &= not settles
             if page.name == "s":
                 self.check_shards(store, death)
             elif page.durability != "ephemeral":
                 found = read(store, page.name)
                 check_page(page, found, death)
                 if settles:
-                    settle(page, found.records, found.gaps)
+                    settle(page, found)
             elif settles:
-                settle(page, [], [])
+                settle(page, Found([], [], 0))
 
     def elsewhere(self, disk: SimulatedDisk, death: Death) -> None:
         """What is left of it on another disk."""
@@ -426,10 +436,12 @@ def closed_for_sure(store: esker.Store) -> Iterator[esker.Store]:
         raise
 
 
-def settle(page: Page, records: list[tuple[int, bytes]], gaps: list[tuple[int, int, str]]) -> None:
-    page.settled, page.gaps = records, gaps
+def settle(page: Page, found: Found) -> None:
+    """What was found is promised from now on."""
+    page.settled, page.gaps = found.records, found.gaps
     page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
-    page.reached = max([page.reached, *(offset + 1 for offset, _ in records[-1:])])
+    page.floor, page.falling = found.first, 0
+    page.reached = max([page.reached, *(offset + 1 for offset, _ in found.records[-1:])])
 
 
 def held(store: esker.Store) -> list[str]:
@@ -500,18 +512,6 @@ def in_use(topic: str, durability: str) -> list[Step]:
     return [(name, topic) for name, _ in IN_USE[durability]]
 
 
-def copied(ledger: Ledger) -> Ledger:
-    """As `Ledger.copy`, of one whose values are shared."""
-    made = Ledger()
-    made.version = ledger.version
-    for name, page in ledger.pages.items():
-        mine = made.pages[name] = copy.copy(page)
-        for field, value in vars(mine).items():
-            if isinstance(value, list):
-                setattr(mine, field, value[:])
-    return made
-
-
 def prepared(name: str, seed: int = 0) -> Program:
     """A program that is about to perform a scenario, on a disk of its own.
 
@@ -523,7 +523,7 @@ def prepared(name: str, seed: int = 0) -> Program:
     made, left = image(name), scenario.left
     disk = made.disk.crash(Fate(3)) if left == "without power" else made.disk.kill()
     disk._draws = seed << 20  # what it leaves of failed writes; its identity stays
-    program = Program(disk, copied(made.ledger), seed=10)
+    program = Program(disk, made.ledger.copy(), seed=10)
     program.serial, program.parts, program.rotten = made.serial, list(made.parts), made.rotten
     program.clock = ManualClock()
     if left == "open":
@@ -607,10 +607,12 @@ def repaired(program: Program) -> None:
 
 @contextmanager
 def few_shards_again() -> Iterator[None]:
-    """Undoes what `prepared` did to the limit of the journal."""
+    """Undoes what `prepared` did to the limit of the journal; and nobody keeps what is logged."""
+    LOG.disabled = True
     try:
         yield
     finally:
+        LOG.disabled = False
         committer.JOURNAL_DIRTY_SHARDS = DIRTY_SHARDS
 
 

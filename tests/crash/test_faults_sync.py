@@ -21,7 +21,6 @@ from tests.crash.ledger import Death, read
 from tests.crash.scenarios import (
     SCENARIOS,
     Program,
-    copied,
     few_shards_again,
     nothing_is_left,
     prepared,
@@ -101,7 +100,7 @@ def ends(program: Program, after: After, *, reverts: bool, at: int) -> None:
         refuses(program, poisoned)
     program.store = None
     program.check(program.open(), death, settles=True)
-    ledger = copied(program.ledger)
+    ledger = program.ledger.copy()
     proven = Program(program.disk.crash(LOST), ledger)  # what is there now was written once more
     proven.check(proven.open(), "power")
     proven.abandon()
@@ -119,7 +118,7 @@ def refuses(program: Program, poisoned: set[str]) -> None:
     if program.closed:
         return
     for page in program.ledger.pages.values():
-        if not page.created or page.durability == "ephemeral":
+        if not page.created or page.dropping or page.durability == "ephemeral":
             continue
         if page.name not in poisoned:
             program.wait(page.name)
