@@ -1,0 +1,1 @@
+"""Bugs on purpose, and that the tests notice them."""
