@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -409,3 +411,18 @@ def test_the_asyncio_twin_deletes_as_well(tmp_path: Path) -> None:
             assert await store.topics() == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_a_directory_that_somebody_took_away_is_damage_and_not_a_deletion(
+    tmp_path: Path, mode: Literal["r", "rw"]
+) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        small(store)
+    shutil.rmtree(tmp_path / "data" / "topics" / "00000001")
+    with esker.open(tmp_path / "data", mode=mode) as store:
+        with pytest.raises(esker.Corruption, match="directory of topic 't' is missing"):
+            list(store["t"].read())
+        if mode == "rw":
+            with pytest.raises(esker.Corruption, match="directory of topic 't' is missing"):
+                store["t"].append(b"x", wait=True)

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from esker.clock import Clock
-from esker.errors import ReadOnlyStore, StoreClosed, StoreForked
+from esker.errors import (
+    Corruption,
+    EskerError,
+    ReadOnlyStore,
+    StoreClosed,
+    StoreForked,
+    deleted,
+)
+from esker.format import names
+from esker.format.catalog import TopicEntry
 from esker.options import StoreOptions
-from esker.storage.files import Files
+from esker.storage.files import Files, parent
 from esker.storage.maps import Maps
 
 if TYPE_CHECKING:
@@ -66,6 +76,7 @@ class Context:
         self.closed = False
         self.forked = False
         self.recover_again = _nothing  # set by the store
+        self.is_listed: Callable[[int], bool] = _never  # set by the store: a topic in the catalog?
         self.committer: Committer
         self.background: Background
         self.shards: list[Shard] = []
@@ -75,6 +86,15 @@ class Context:
         """When a lock was taken, for the error that names its holder."""
         moment = datetime.fromtimestamp(self.clock.now_us() / 1e6, UTC)
         return moment.isoformat(timespec="seconds")
+
+    def vanished(self, entry: TopicEntry, folder: str) -> EskerError:
+        """What to say of a shard whose directory is not there."""
+        removed = parent(folder) + names.DELETED
+        if self.files.kind(removed) or not self.is_listed(entry.id):
+            return deleted(entry.name)
+        return Corruption(
+            f"the directory of topic {entry.name!r} is missing", path=folder, reason="missing"
+        )
 
     def require_open(self) -> None:
         if self.closed:
@@ -91,6 +111,11 @@ class Context:
             )
         if self.read_only:
             raise ReadOnlyStore(f'{self.root} was opened with mode="r"; open it with mode="rw"')
+
+
+def _never(_: int) -> bool:
+    """Stands in until the store sets its own."""
+    return False
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from esker.engine.context import Context
 from esker.engine.layout import list_segments, shard_folder
-from esker.errors import Corruption, FormatTooNew, StorageError, deleted
+from esker.errors import Corruption, FormatTooNew, StorageError
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.counters import WORD
@@ -178,7 +178,7 @@ class Follower:
     def _names(self) -> list[names.SegmentName]:
         found = list_segments(self.context.files, self.folder)
         if not found and not self.context.files.kind(self.folder):
-            raise deleted(self.entry.name)
+            raise self.context.vanished(self.entry, self.folder)
         return found
 
     def _unfinished(self, name: names.SegmentName) -> bool:

@@ -140,7 +140,7 @@ class Shard:
     def _take_writer_lock(self) -> None:
         path = join(self.folder, names.LOCK)
         if not self.context.files.kind(self.folder):
-            raise deleted(self.entry.name)
+            raise self.context.vanished(self.entry, self.folder)
         lock = self.context.files.lock(path, self.context.note)
         if isinstance(lock, Holder):
             raise refusals.busy(self.entry.name, self.number, lock)

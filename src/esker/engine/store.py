@@ -67,6 +67,7 @@ class Store:
         context.committer = Committer(context)
         context.background = Background(context)
         context.recover_again = self._recover_again
+        context.is_listed = self._is_listed
         self.recovery: Recovery = Recovery()
         """What was found and done when the store was opened."""
         _open_stores.add(self)
@@ -178,6 +179,10 @@ class Store:
         if entry is None and self._catalog.refresh():
             entry = self._catalog.find(name)
         return entry
+
+    def _is_listed(self, topic_id: int) -> bool:
+        self._catalog.refresh()
+        return self._catalog.by_id(topic_id) is not None
 
     def _limit_of(self, name: str) -> int:
         entry = self._lookup(name)
