@@ -250,36 +250,38 @@ def _unlock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+def _regular(path: str, flags: int, doing: str) -> RealFile:
+    """Open a file and nothing else: no link is followed, no pipe is waited for."""
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = RealFile(path, os.open(path, flags, 0o600))  # from here on it closes itself
+        regular = stat.S_ISREG(os.fstat(file._fd).st_mode)
+    except OSError as problem:
+        raise told(problem, doing, path) from problem
+    if not regular:
+        file.close()
+        raise UnsafePath(
+            f"cannot {doing} {path}: something that is not a file stands in its place", path=path
+        )
+    return file
+
+
 class RealFiles:
     """The machine's own file system."""
 
     __slots__ = ()
 
     def open(self, path: str, mode: Mode) -> RealFile:
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        if mode == "r":
-            flags |= os.O_RDONLY
-        elif mode == "rw":
-            flags |= os.O_RDWR
+        if mode == "create":
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         else:
-            flags |= os.O_RDWR | os.O_CREAT | os.O_EXCL
-        try:
-            file = RealFile(path, os.open(path, flags, 0o600))  # from here on it closes itself
-            regular = stat.S_ISREG(os.fstat(file._fd).st_mode)
-        except OSError as problem:
-            raise told(problem, "create" if mode == "create" else "open", path) from problem
-        if not regular:
-            file.close()
-            raise UnsafePath(
-                f"cannot open {path}: something that is not a file stands in its place", path=path
-            )
-        return file
+            flags = os.O_RDONLY if mode == "r" else os.O_RDWR
+        return _regular(path, flags, "create" if mode == "create" else "open")
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
         """A small file mapped as 64-bit words, shared between processes."""
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+        file = _regular(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY, "map")
         try:
-            file = RealFile(path, os.open(path, flags, 0o600))
             try:
                 if os.fstat(file._fd).st_size < size:
                     if not writable:
@@ -349,11 +351,9 @@ class RealFiles:
 
     def lock(self, path: str, note: str, *, wait: bool = False) -> RealLock | Holder:
         """Take an exclusive lock, or say who has it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            lock = RealLock(os.open(path, flags, 0o600))  # from here on it lets go by itself
-        except OSError as problem:
-            raise told(problem, "lock", path) from problem
+        file = _regular(path, os.O_RDWR | os.O_CREAT, "lock")
+        fd, file._fd = file._fd, -1  # never two owners: closing twice closes somebody else's
+        lock = RealLock(fd)
         try:
             self._take(lock._fd, wait)
         except (BlockingIOError, PermissionError):
@@ -379,20 +379,20 @@ class RealFiles:
     def holder(self, path: str) -> Holder | None:
         """Who holds the lock now; None when nobody does. Never takes it, not even for a moment."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
+            file = _regular(path, os.O_RDONLY, "open")
+        except StorageError:
             return None
         try:
-            label = self._label(fd)
+            label = self._label(file._fd)
             if _OFD:
                 asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-                said = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+                said = fcntl.fcntl(file._fd, fcntl.F_OFD_GETLK, asked)
                 return label if _FLOCK.unpack(said)[0] != fcntl.F_UNLCK else None
             return label if label.pid and os.path.exists(f"/proc/{label.pid}") else None
         except OSError as problem:
             raise told(problem, "look at", path) from problem
         finally:
-            os.close(fd)
+            file.close()
 
     @staticmethod
     def _label(fd: int) -> Holder:
