@@ -20,8 +20,9 @@ from typing import Final
 
 import msgspec
 
+from esker.errors import InvalidName, InvalidOption
 from esker.format.checksum import checksum
-from esker.options import TopicOptions
+from esker.options import TopicOptions, topic_name, topic_options
 
 IDENTITY_MAGIC: Final = b"ESKERSTO"
 CATALOG_MAGIC: Final = b"ESKC"
@@ -29,6 +30,8 @@ VERSION: Final = 1
 IDENTITY_SIZE: Final = 48
 CATALOG_HEADER_SIZE: Final = 64
 CATALOG_BYTES_MAX: Final = 256 << 20
+NUMBER_MAX: Final = 1 << 62
+FOREIGN: Final = "catalog of another store"
 _IDENTITY: Final = struct.Struct("<8sHHI16sq")
 _CATALOG: Final = struct.Struct("<4sHHQII16sQQ")
 _CHECK: Final = struct.Struct("<Q")
@@ -90,14 +93,18 @@ def decode_catalog(data: bytes, store: bytes) -> tuple[Catalog, int] | str:
     if version != VERSION:
         return f"version {version}"
     if owner != store:
-        return "catalog of another store"
+        return FOREIGN
     body = data[64 : 64 + size]
     if len(body) < size or checksum(body) != body_check:
         return "catalog body does not match its checksum"
     try:
-        return msgspec.json.decode(body, type=Catalog), generation
-    except msgspec.MsgspecError as problem:
+        catalog = msgspec.json.decode(body, type=Catalog)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         return f"catalog body cannot be read: {problem}"
+    flaw = _flaw(catalog.topics)
+    if not flaw and not max((entry.id for entry in catalog.topics), default=0) < catalog.next_id:
+        flaw = f"next id {catalog.next_id}"
+    return f"catalog body cannot be read: {flaw}" if flaw else (catalog, generation)
 
 
 def encode_config(entry: TopicEntry) -> bytes:
@@ -107,6 +114,24 @@ def encode_config(entry: TopicEntry) -> bytes:
 
 def decode_config(body: bytes) -> TopicEntry | str:
     try:
-        return msgspec.json.decode(body, type=TopicEntry)
-    except msgspec.MsgspecError as problem:
+        entry = msgspec.json.decode(body, type=TopicEntry)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         return f"config frame cannot be read: {problem}"
+    flaw = _flaw((entry,))
+    return f"config frame cannot be read: {flaw}" if flaw else entry
+
+
+def _flaw(entries: tuple[TopicEntry, ...]) -> str:
+    """What no Esker can have written: the number of shards alone decides how much is opened."""
+    for entry in entries:
+        if not (0 < entry.id < NUMBER_MAX and 0 <= entry.epoch < 1 << 32):
+            return f"topic {entry.id}, epoch {entry.epoch}"
+        try:
+            topic_name(entry.name)
+            topic_options(**msgspec.structs.asdict(entry.options))
+        except (InvalidName, InvalidOption) as problem:
+            return str(problem)
+    for kind, known in (("id", [e.id for e in entries]), ("name", [e.name for e in entries])):
+        if len(set(known)) < len(known):
+            return f"two topics of one {kind}"
+    return ""

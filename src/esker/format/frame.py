@@ -56,6 +56,7 @@ _PREFIX: Final = struct.Struct("<4sBBBBIIIIqqIIQ")
 _CHECK: Final = struct.Struct("<Q")
 _HEADER: Final = struct.Struct(_PREFIX.format + "Q")
 _ZERO: Final = bytes(HEADER_SIZE)
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 assert _PREFIX.size + _CHECK.size == HEADER_SIZE
 
 
@@ -144,6 +145,18 @@ def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Dama
     if fields[0] != MAGIC or fields[1] != VERSION or fields[2] not in KINDS or fields[3] > ZSTD:
         return Damage("frame header of an unknown kind or version")
     return Header._make(fields[2:])
+
+
+def zstd_size(body: Any) -> int | None:
+    """What a zstd body says it inflates to, before anything is allocated for it."""
+    if len(body) < 6 or bytes(body[:4]) != _ZSTD_MAGIC:
+        return None
+    descriptor = body[4]
+    width = (1 if descriptor & 32 else 0, 2, 4, 8)[descriptor >> 6]
+    at = 5 + (not descriptor & 32) + (0, 1, 2, 4)[descriptor & 3]
+    if not width or len(body) < at + width:
+        return None
+    return int.from_bytes(body[at : at + width], "little") + (256 if width == 2 else 0)
 
 
 def body_damage(header: Header, body: Any, salt: int) -> Damage | None:

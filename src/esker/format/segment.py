@@ -46,6 +46,7 @@ from esker.format.frame import padded
 MAGIC: Final = b"ESKERSEG"
 VERSION: Final = 1
 HEADER_SIZE: Final = 128
+NUMBER_MAX: Final = 1 << 62
 _HEADER: Final = struct.Struct("<8sHHI16sQIIQqqQqQQqQ")
 _CHECK: Final = struct.Struct("<Q")
 assert _HEADER.size + _CHECK.size == HEADER_SIZE
@@ -117,7 +118,20 @@ def decode_header(data: bytes) -> SegmentHeader | str:
     fields = _HEADER.unpack_from(data)
     if fields[1] != VERSION:
         return f"version {fields[1]}"
-    return SegmentHeader._make((*fields[4:16], fields[3]))
+    header = SegmentHeader._make((*fields[4:16], fields[3]))
+    numbers = (header.topic, header.segment, header.base, header.previous_end)
+    if not all(0 <= number < NUMBER_MAX for number in numbers):
+        return "segment header with numbers that nobody writes"
+    return header
+
+
+def misplaced(header: SegmentHeader, segment: int, base: int, owner: Owner | None) -> str:
+    """Why a good header is not that of the segment which the file's name and place speak of."""
+    if owner is not None and (header.store, header.topic, header.shard) != owner:
+        return "a segment of another store, topic or shard"
+    if (header.segment, header.base) != (segment, base):
+        return "a segment under another segment's name"
+    return ""
 
 
 def was_header(data: bytes, segment: int, base: int) -> bool:

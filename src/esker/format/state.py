@@ -31,6 +31,7 @@ SLOT_SIZE: Final = 512
 SLOT_POSITIONS: Final = (0, 4096)
 FILE_SIZE: Final = 4096 + SLOT_SIZE
 CLEAN: Final = 1
+NUMBER_MAX: Final = 1 << 62
 _SLOT: Final = struct.Struct("<4sHHQQIIqQQqqq16s16s")
 _CHECK: Final = struct.Struct("<Q")
 
@@ -75,4 +76,8 @@ def decode_slot(data: bytes) -> State | str:
     fields = _SLOT.unpack_from(data)
     if fields[1] != VERSION:
         return f"version {fields[1]}"
-    return State(*fields[2:])
+    state = State(*fields[2:])
+    numbers = (state.generation, state.ceiling, state.segment, state.end_offset, state.earliest)
+    if not all(0 <= number < NUMBER_MAX for number in numbers) or state.end_position >= 1 << 32:
+        return "state slot with numbers that nobody writes"
+    return state

@@ -31,7 +31,7 @@ def decode(header: Header, body: Any, path: str, position: int) -> Columns:
     try:
         buffer = pa.py_buffer(body)
         if header.codec == frame.ZSTD:
-            if header.raw_size > 2 * SEGMENT_BYTES_MAX:
+            if header.raw_size > 2 * SEGMENT_BYTES_MAX or frame.zstd_size(body) != header.raw_size:
                 raise ValueError(f"a raw size of {header.raw_size} bytes")
             buffer = pa.decompress(buffer, header.raw_size, "zstd", asbytes=False)
         return cols.decode(buffer, header.columns, header.count, header.min_timestamp)
@@ -58,7 +58,7 @@ def merge(frames: Iterable[tuple[int, Header, Any]], path: str) -> Columns:
 
     for position, header, body in frames:
         count = header.count
-        if header.columns or header.codec or count > _FEW:
+        if header.columns or header.codec or not 0 < count <= _FEW or not _plausible(count, body):
             close_run()
             chunks.append(decode(header, body, path, position))
         elif count == 1:
@@ -75,4 +75,10 @@ def merge(frames: Iterable[tuple[int, Header, Any]], path: str) -> Columns:
     return cols.concat(chunks)
 
 
+def _plausible(count: int, body: Any) -> bool:
+    """Whether the offsets that a count promises are there; if not, `decode` says what is wrong."""
+    return len(body) >= (count + 1) * 4 and 0 <= _LAST.unpack_from(body, count * 4)[0] <= len(body)
+
+
 _SECOND: Final = struct.Struct("<4xi")
+_LAST: Final = struct.Struct("<i")

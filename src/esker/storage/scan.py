@@ -162,7 +162,7 @@ def verdict(seen: Walk, proven: int) -> Verdict:
         limit = kept[whole][0]
         torn = Flaw(limit, seen.size, "a batch whose last frame is missing")
         kept = kept[:whole]
-    end = limit if torn is not None else max(seen.end, watermark)
+    end = limit if torn is not None else max(seen.end, min(watermark, frame.padded(seen.size)))
     believed = [header for _, header in kept]
     believed += [flaw.header for flaw in corrupt if flaw.header is not None]
     rows = max((header.first_row + header.count for header in believed), default=0)

@@ -384,7 +384,7 @@ def _inflated(header: Header, body: memoryview) -> Any:
         if header.raw_size != header.body_size:
             raise ValueError(f"raw size {header.raw_size} of a plain body of {header.body_size}")
         return pa.py_buffer(body)
-    if header.raw_size > 2 * SEGMENT_BYTES_MAX:
+    if header.raw_size > 2 * SEGMENT_BYTES_MAX or frame.zstd_size(body) != header.raw_size:
         raise ValueError(f"a raw size of {header.raw_size} bytes")
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), "zstd") as stream:
         raw = stream.read_buffer(header.raw_size + 1)

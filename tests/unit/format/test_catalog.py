@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ def test_an_identity_reads_back_and_each_of_its_bits_counts(store: bytes, create
 
 
 @given(
-    st.integers(1, 2**31),
+    st.integers(2**40 + 1, 2**50),
     st.lists(
         st.builds(
             TopicEntry,
@@ -48,6 +50,7 @@ def test_an_identity_reads_back_and_each_of_its_bits_counts(store: bytes, create
             ),
         ),
         max_size=5,
+        unique_by=(lambda entry: entry.id, lambda entry: entry.name),
     ),
     st.integers(1, 2**40),
 )
@@ -57,6 +60,37 @@ def test_a_catalog_reads_back_as_it_was_written(
     catalog = Catalog(next_id, tuple(topics))
     data = fmt.encode_catalog(catalog, generation, STORE)
     assert fmt.decode_catalog(data, STORE) == (catalog, generation)
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [("id", 0), ("id", -1), ("id", 2**70), ("epoch", -1), ("epoch", 2**40), ("name", "../x")]
+    + [("shards", n) for n in (0, -1, 1025, 10**12)]
+    + [("segment_bytes", n) for n in (0, 2**31, -4096)]
+    + [("max_record_bytes", n) for n in (0, 2**40)],
+)
+def test_numbers_that_nobody_can_have_written_are_told(field: str, number: Any) -> None:
+    entry = {"id": 1, "name": "t", "epoch": 1, "created": 0, "options": {}}
+    place: Any = entry if field in entry else entry["options"]
+    place[field] = number
+    body = msgspec.json.encode({"next_id": 2, "topics": [entry]})
+    data = bytearray(fmt.encode_catalog(Catalog(), 1, STORE)[:64] + body)
+    data[16:20] = struct.pack("<I", len(body))
+    data[40:48] = struct.pack("<Q", checksum(body))
+    data[56:64] = struct.pack("<Q", checksum(bytes(data[:56])))
+    assert isinstance(fmt.decode_catalog(bytes(data), STORE), str)
+    assert isinstance(fmt.decode_config(msgspec.json.encode(entry)), str)
+
+
+def test_two_topics_of_one_name_or_id_are_told() -> None:
+    one, two = (TopicEntry(n, f"t{n}", 1, 0, TopicOptions()) for n in (1, 2))
+    for topics in ((one, one), (one, msgspec.structs.replace(two, name="t1"))):
+        assert isinstance(
+            fmt.decode_catalog(fmt.encode_catalog(Catalog(9, topics), 1, STORE), STORE), str
+        )
+    assert isinstance(
+        fmt.decode_catalog(fmt.encode_catalog(Catalog(2, (two,)), 1, STORE), STORE), str
+    )
 
 
 def test_any_flipped_bit_of_a_catalog_is_told() -> None:

@@ -16,17 +16,18 @@ from esker.format.segment import Footer, SegmentHeader
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
+NUMBER = st.integers(0, fmt.NUMBER_MAX - 1)
 HEADERS = st.builds(
     SegmentHeader,
     store=st.binary(min_size=16, max_size=16),
-    topic=U64,
+    topic=NUMBER,
     shard=U32,
     epoch=U32,
-    segment=U64,
-    base=I64,
+    segment=NUMBER,
+    base=NUMBER,
     created=I64,
     salt=U64,
-    previous_end=I64,
+    previous_end=NUMBER,
     previous_chain=U64,
     previous_salt=U64,
     previous_high=I64,
@@ -80,6 +81,13 @@ def test_any_flipped_bit_of_a_segment_header_is_told(header: SegmentHeader) -> N
 @given(HEADERS, st.integers(0, fmt.HEADER_SIZE - 1))
 def test_a_segment_header_that_is_cut_short_is_told(header: SegmentHeader, kept: int) -> None:
     assert isinstance(fmt.decode_header(fmt.encode_header(header)[:kept]), str)
+
+
+@pytest.mark.parametrize("number", [-1, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("field", ["base", "previous_end"])
+def test_numbers_that_nobody_can_have_written_are_told(field: str, number: int) -> None:
+    header = SegmentHeader(bytes(16), 1, 0, 1, 1, 0, 0, 7)._replace(**{field: number})
+    assert isinstance(fmt.decode_header(fmt.encode_header(header)), str)
 
 
 def test_a_later_version_is_told_apart_from_damage() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,19 +15,20 @@ from esker.format.state import State
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
+NUMBER = st.integers(0, fmt.NUMBER_MAX - 1)
 ID = st.binary(min_size=16, max_size=16)
 STATES = st.builds(
     State,
     flags=st.integers(0, 2**16 - 1),
-    generation=U64,
+    generation=NUMBER,
     topic=U64,
     shard=U32,
     epoch=U32,
-    ceiling=I64,
-    segment=U64,
-    end_position=U64,
-    end_offset=I64,
-    earliest=I64,
+    ceiling=NUMBER,
+    segment=NUMBER,
+    end_position=U32,
+    end_offset=NUMBER,
+    earliest=NUMBER,
     evicted=I64,
     boot=ID,
     store=ID,
@@ -50,6 +52,15 @@ def test_any_flipped_bit_of_a_slot_is_told_and_never_reads_as_unwritten() -> Non
         assert isinstance(found, str), f"bit {bit} was believed"
         assert found, f"bit {bit} reads as a slot never written"
         assert not found.startswith("version")
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [("generation", 2**64 - 1), ("ceiling", 2**63 - 1), ("ceiling", -1), ("segment", 2**62),
+     ("end_position", 2**32), ("end_offset", -1), ("end_offset", 2**62), ("earliest", -5)],
+)  # fmt: skip
+def test_numbers_that_nobody_can_have_written_are_told(field: str, number: int) -> None:
+    assert isinstance(fmt.decode_slot(fmt.encode_slot(ONE._replace(**{field: number}))), str)
 
 
 def test_a_slot_that_was_never_written_is_told_apart_from_a_damaged_one() -> None:
