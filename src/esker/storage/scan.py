@@ -168,6 +168,8 @@ def verdict(seen: Walk, proven: int) -> Verdict:
     rows = max((header.first_row + header.count for header in believed), default=0)
     cut = [header for position, header in seen.frames if position >= limit]
     cut += [flaw.header for flaw in seen.flaws if flaw.header and flaw.position >= limit]
+    if corrupt and cut:  # a frame that is cut off still tells how many rows there were before it
+        rows = max(rows, min(header.first_row for header in cut))
     dropped = max((header.first_row + header.count for header in cut), default=rows) - rows
     if torn is not None and torn.zero and not dropped:
         torn = None  # preallocated space: a clean end
