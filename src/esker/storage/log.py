@@ -227,9 +227,10 @@ class LogSegment:
         directory = self.directory
         frames = len(directory.positions)
         first = bisect_right(directory.first_rows, row, 0, frames) - 1
+        last = first + 1  # the first frame behind the row
+        behind = directory.first_rows[last] if last < frames else stop
         if first < 0:
-            raise self._missing(row, stop)
-        last = first + 1
+            raise self._missing(row, behind)
         begin = directory.positions[first]
         limit = min(max_bytes, FRAME_BYTES_TARGET)
         while (  # small frames are read together, a large one alone
@@ -243,8 +244,7 @@ class LogSegment:
         data = memoryview(self.file.read(begin, end - begin))
         found = list(self._frames(data, begin))
         if not found or row >= found[0][1].first_row + found[0][1].count:
-            after = found[1][1].first_row if len(found) > 1 else stop
-            raise self._missing(row, after)
+            raise self._missing(row, behind)
         take = frames_together(found)
         if take == 1:
             columns = merge.decode(found[0][1], found[0][2], self.path, found[0][0])
