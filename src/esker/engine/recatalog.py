@@ -10,6 +10,7 @@ from esker.engine.context import Context
 from esker.engine.findings import Finding, Recovery
 from esker.engine.layout import list_segments
 from esker.engine.quarantine import quarantine
+from esker.errors import NotAStore
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
 from esker.format import segment as segment_format
@@ -25,20 +26,28 @@ def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) ->
     whole = catalog.load()
     for path, reason in catalog.damage:
         report.findings.append(Finding("damaged_catalog", path, reason))
-    lost = not catalog.generation and not catalog.damage
-    if whole and not catalog.damage and not lost:
-        return
-    known = {entry.id for entry in catalog.catalog.topics}
-    found = [entry for entry in topics_on_disk(context) if entry.id not in known]
-    if lost:  # a new store, or one whose catalog is gone
-        if not found:
-            return
-        path = join(context.root, names.catalog(1))
-        report.findings.append(Finding("damaged_catalog", path, "there is no catalog, but topics"))
     used = [
         names.parse_number(name) or names.parse_deleted(name) or 0
         for name in context.files.list(join(context.root, names.TOPICS))
     ]
+    if whole and not catalog.damage:
+        # A new store, or one whose newest catalog is gone; or somebody is making a topic just now.
+        if max(used, default=0) < catalog.catalog.next_id:
+            return
+        catalog.refresh()
+        unlisted = [number for number in used if number >= catalog.catalog.next_id]
+        written = [number for number in unlisted if _has_files(context, number)]
+        if not written:
+            return
+        path = join(context.root, names.catalog(catalog.generation + 1))
+        reason = f"there is no catalog that lists topic {written[0]}, but it has files"
+        report.findings.append(Finding("damaged_catalog", path, reason))
+        found = topics_on_disk(context, catalog.catalog.next_id)
+    else:
+        known = {entry.id for entry in catalog.catalog.topics}
+        found = [entry for entry in topics_on_disk(context) if entry.id not in known]
+    if used and not found and not catalog.generation:
+        _refuse_another(context, catalog)
 
     def complete(current: Catalog) -> Catalog:
         there = {entry.id for entry in current.topics}  # another process may have been faster
@@ -54,30 +63,49 @@ def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) ->
             quarantine(context, path, "catalog")
 
 
-def topics_on_disk(context: Context) -> list[TopicEntry]:
-    """Topics as the CONFIG frames of their segments name them."""
+def _refuse_another(context: Context, catalog: CatalogFile) -> None:
+    """All catalogs name another store, and no segment this one: it is the identity that is wrong.
+
+    Whoever went on would set every file aside, because it belongs to somebody else.
+    """
+    if catalog.damage and all(reason == catalog_format.FOREIGN for _, reason in catalog.damage):
+        path = join(context.root, names.IDENTITY)
+        raise NotAStore(
+            f"{path} is the identity of another store: catalogs and segments name a different one. "
+            "Nothing was touched. Restore that file from a backup."
+        )
+
+
+def _has_files(context: Context, topic: int) -> bool:
+    """A topic is listed before anything is written to it; until then its directories are empty."""
+    folder = join(context.root, names.TOPICS, names.topic(topic))
+    shards = context.files.list(folder)
+    return any(context.files.list(join(folder, shard)) for shard in shards)
+
+
+def topics_on_disk(context: Context, least: int = 1) -> list[TopicEntry]:
+    """Topics from an id on, as the CONFIG frames of their segments name them."""
     found: dict[int, TopicEntry] = {}
     files, top = context.files, join(context.root, names.TOPICS)
     for name in sorted(files.list(top)):
         topic_id = names.parse_number(name)
-        if topic_id is None:
+        if topic_id is None or topic_id < least:
             continue
         for shard_name in sorted(files.list(join(top, name))):
             folder = join(top, name, shard_name)
             for segment in list_segments(files, folder):
-                entry = read_config(
-                    files, join(folder, names.segment(*segment[:2], sealed=segment.sealed))
-                )
+                path = join(folder, names.segment(*segment[:2], sealed=segment.sealed))
+                entry = read_config(files, path, context.store)
                 if entry is not None and entry.id == topic_id:
                     found[topic_id] = entry  # the newest segment has the newest options
     return list(found.values())
 
 
-def read_config(files: Files, path: str) -> TopicEntry | None:
+def read_config(files: Files, path: str, store: bytes) -> TopicEntry | None:
     """The topic that a segment says it belongs to."""
     file, header = open_log(files, path, "r")
     try:
-        if isinstance(header, str):
+        if isinstance(header, str) or header.store != store:
             return None
         position = segment_format.HEADER_SIZE
         head = frame.decode_header(file.read(position, frame.HEADER_SIZE), 0, position, header.salt)
