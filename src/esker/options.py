@@ -39,6 +39,7 @@ TIME_US_MAX: Final = 100 * 365 * 86_400_000_000  # a hundred years
 WAIT_SECONDS_MAX: Final = 100 * 365 * 86_400.0  # a longer wait means for ever; the OS takes no more
 RESERVE_OFFSETS: Final = 1 << 16  # offsets set aside on disk at a time, at the least
 RESERVE_OFFSETS_MAX: Final = 1 << 24  # and at the most; a fast writer takes a second's worth
+JOURNAL_BYTES_MIN: Final = 64 << 10  # a journal that is shorter has been cut
 JOURNAL_DIRTY_SHARDS: Final = 4  # up to this many dirty shards are synced one by one
 JOURNAL_ENTRY_BYTES_MAX: Final = 1 << 20  # a shard with more to sync is synced on its own
 
@@ -99,7 +100,7 @@ _RANGES = {
     "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
     "max_record_bytes": (1, SEGMENT_BYTES_MAX // 2),
     "journals": (1, 64),
-    "journal_bytes": (64 << 10, 1 << 30),
+    "journal_bytes": (JOURNAL_BYTES_MIN, 1 << 30),
     "max_unflushed_bytes": (64 << 10, 1 << 40),
     "mapped_bytes": (0, 1 << 50),
     "linger_us": (0, TIME_US_MAX),

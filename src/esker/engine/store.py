@@ -48,6 +48,7 @@ from esker.storage.files import (
     parent,
     world_writable,
 )
+from esker.storage.journal import dead_paths
 from esker.storage.memory import MemoryFiles
 
 Mode = Literal["rw", "r"]
@@ -391,6 +392,10 @@ def _recover(context: Context, catalog: CatalogFile) -> Recovery:
                 Finding("unrecovered", folder, "its last writer did not close it",
                         entry.name, number)
             )  # fmt: skip
+    report.findings.extend(
+        Finding("unrecovered", path, "a journal of a process that is gone")
+        for path in dead_paths(context.files, join(context.root, names.JOURNALS))
+    )
     return report
 
 

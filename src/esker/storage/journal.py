@@ -26,6 +26,7 @@ from esker.format import names
 from esker.format.checksum import checksum
 from esker.format.frame import padded
 from esker.format.journal import Entry, JournalHeader
+from esker.options import JOURNAL_BYTES_MIN
 from esker.storage.files import File, Files, Holder, Lock, join
 
 
@@ -176,13 +177,17 @@ class DeadJournal(NamedTuple):
 
 def dead_journals(files: Files, folder: str, store: bytes) -> list[DeadJournal]:
     """Every journal that no living process owns, with what can be read of it."""
-    found = []
+    return [_read(files, path, store) for path in dead_paths(files, folder)]
+
+
+def dead_paths(files: Files, folder: str) -> list[str]:
+    """The journals that no living process owns, by number."""
     numbers = (names.parse_journal(name) for name in files.list(folder))
-    for number in sorted(number for number in numbers if number is not None):
-        if files.holder(join(folder, _lock_name(number))) is not None:
-            continue
-        found.append(_read(files, join(folder, names.journal(number)), store))
-    return found
+    return [
+        join(folder, names.journal(number))
+        for number in sorted(number for number in numbers if number is not None)
+        if files.holder(join(folder, _lock_name(number))) is None
+    ]
 
 
 def _read(files: Files, path: str, store: bytes) -> DeadJournal:
@@ -202,7 +207,10 @@ def _read(files: Files, path: str, store: bytes) -> DeadJournal:
         return DeadJournal(path, [], (0, header), [])
     if header.store != store:
         return DeadJournal(path, [], None, [(0, "a journal of another store")])
-    return DeadJournal(path, *_entries(data, header.salt))
+    entries, torn, damage = _entries(data, header.salt)
+    if len(data) < JOURNAL_BYTES_MIN:  # its size is set before its header is written
+        damage.append((len(data), "the journal is shorter than any is made"))
+    return DeadJournal(path, entries, torn, damage)
 
 
 def _entries(
