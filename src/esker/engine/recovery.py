@@ -237,7 +237,7 @@ def _tidy(context: Context, folder: str, say: Say) -> None:
     ours = {names.STATE, names.COUNTERS, names.LOCK}
     for name in sorted(files.list(folder)):
         path = join(folder, name)
-        if name.endswith(names.TEMPORARY) and files.kind(path) == "file":
+        if name.endswith(names.TEMPORARY) and _half_made(files, path):
             files.unlink(path)
             if ".seg" in name:
                 say("unfinished_seal", path, "a half-made sealed segment")
@@ -259,6 +259,13 @@ def _finish_seal(
     file = context.files.open(path, "r")
     try:
         short = file.size() < segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
+def _half_made(files: Files, path: str) -> bool:
+    """Whether a temporary file is a copy of something that is still there."""
+    whole = path.removesuffix(names.TEMPORARY)
+    there = (whole, whole.removesuffix(".seg") + ".log")
+    return files.kind(path) == "file" and any(files.kind(name) for name in there)
+
+
     finally:
         file.close()
     whole = not short and file_hash_matches(
