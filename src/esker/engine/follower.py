@@ -12,15 +12,18 @@ a file that vanished between listing and opening is simply listed again.
 from __future__ import annotations
 
 import threading
-from typing import Final
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
 
+from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.layout import list_segments, shard_folder
 from esker.errors import Corruption, FormatTooNew, StorageError
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.counters import WORD
-from esker.format.segment import HEADER_SIZE
+from esker.format.segment import HEADER_SIZE, misplaced
 from esker.format.state import State
 from esker.storage import scan
 from esker.storage.counters import Counters, Published
@@ -33,6 +36,21 @@ from esker.storage.state import StateFile
 ATTEMPTS = 50
 PAUSE_SECONDS = 0.001
 _PAUSE: Final = threading.Event()  # never set: waiting for it is a pause
+
+
+class Unreadable:
+    """A log that is there and cannot be read: who comes to it is told, others read around it."""
+
+    def __init__(self, path: str, name: names.SegmentName, reason: str) -> None:
+        self.path = path
+        self.base, self.number = name.base, name.segment
+        self._reason = reason
+
+    def _refuse(self, *_: object) -> Any:
+        raise Corruption(self._reason, path=self.path)
+
+    header = rows = property(_refuse)
+    read = at = find_time = _refuse
 
 
 class Follower:
@@ -163,7 +181,8 @@ class Follower:
                 continue
             if name == found[-1] and published is None and self._unfinished(name):
                 continue
-            known[name] = (published is not None and self._known.get(name)) or self._open(name)
+            writing = published is not None
+            known[name] = (writing and self._known.get(name)) or self._open(name, writing=writing)
         return known
 
     def _oldest(self) -> int:
@@ -193,16 +212,20 @@ class Follower:
         finally:
             file.close()
 
-    def _open(self, name: names.SegmentName) -> Segment:
+    def _open(self, name: names.SegmentName, *, writing: bool) -> Segment:
         path = join(self.folder, names.segment(*name[:2], sealed=name.sealed))
+        owner = (self.context.store, self.entry.id, self.number)
         if name.sealed:
-            return SealedSegment(path, name).attach(self.context.maps)
+            return SealedSegment(path, name).attach(self.context.maps, owner)
         file, header = open_log(self.context.files, path, "r")
-        if isinstance(header, str):
+        wrong = header if isinstance(header, str) else misplaced(header, *name[:2], owner)
+        if isinstance(header, str) or wrong:
             file.close()
-            if header.startswith("version"):
-                raise FormatTooNew(f"{path} was written by a later Esker ({header})")
-            raise Corruption(header, path=path)
+            if wrong.startswith("version"):
+                raise FormatTooNew(f"{path} was written by a later Esker ({wrong})")
+            if writing:
+                raise Corruption(wrong, path=path)  # it may be in the making: look again
+            return Unreadable(path, name, wrong)
         return LogSegment(header, file)
 
     def _inspect(self) -> None:
@@ -222,25 +245,34 @@ class Follower:
         state = StateFile(files, self.folder).load()
         kept: list[Segment] = []
         durable = 0  # what a later frame, or a clean close, proves to have been synced
-        for name in sorted(known):
-            segment = known[name]
+        ordered = [known[name] for name in sorted(known)]
+        walks = {
+            segment.number: scan.walk(segment.file, segment.salt, HEADER_SIZE)
+            for segment in ordered
+            if isinstance(segment, LogSegment)
+        }
+        clean = state.segment if state is not None and state.clean else 0
+        synced = [number for number, seen in walks.items() if seen.watermark or number == clean]
+        synced += [segment.number for segment in ordered if isinstance(segment, SealedSegment)]
+        frontier = max(synced, default=0)  # all logs before it were durable, see survey.py
+        for index, segment in enumerate(ordered):
             kept.append(segment)
             if not isinstance(segment, LogSegment):
                 continue
-            proven = 0
-            if state is not None and state.clean and state.segment == segment.number:
-                proven = state.end_position
-            seen = scan.walk(segment.file, segment.salt, HEADER_SIZE)
+            seen = walks[segment.number]
+            proven = state.end_position if state is not None and segment.number == clean else 0
+            if segment.number < frontier:
+                proven = max(proven, survey.whole(seen, _rows_of(segment, ordered[index + 1 :])))
             verdict = scan.verdict(seen, proven)
             segment.adopt(verdict)
             durable = segment.base + _rows_below(verdict, max(seen.watermark, proven))
-            if verdict.torn is not None:
+            if verdict.torn is not None and segment.number >= frontier:
                 break
         self._known, self.segments = known, tuple(kept)
         self._find_floor(state)
         end = state.end_offset if state is not None and state.clean else 0
         if kept:
-            end = max(end, kept[-1].base + kept[-1].rows)
+            end = max(end, self._end_of(kept[-1], sizes[-1] if sizes else 0))
         self.visible = end
         whole = not kept or not isinstance(kept[-1], LogSegment)
         self.durable = end if whole else min(end, durable)
@@ -250,6 +282,24 @@ class Follower:
 
 
 def _rows_below(verdict: scan.Verdict, position: int) -> int:
+    def _end_of(self, last: Segment, size: int) -> int:
+        """The offset behind a segment, or behind all that can be in one that cannot be read."""
+        try:
+            return last.base + last.rows
+        except Corruption:
+            if not isinstance(last, Unreadable):
+                size = len(self.context.maps.get(last.path).data)
+            return last.base + max(1, size // survey.ROW_BYTES_MIN)
+
+
+def _rows_of(segment: Segment, following: Sequence[Segment]) -> int | None:
+    """How many rows a segment had, as the header behind it says."""
+    if not following or following[0].number != segment.number + 1:
+        return None
+    with suppress(Corruption):
+        return following[0].header.previous_end - segment.base
+    return None
+
     """How many rows lie in frames that end at or below a position."""
     below = [header for at, header in verdict.frames if at + header.size <= position]
     return max((header.first_row + header.count for header in below), default=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from esker.errors import StorageError
 from esker.format import names
+from esker.format.segment import Owner, misplaced
 from esker.format.state import State
 from esker.storage import scan
 from esker.storage.files import Files, join
@@ -21,12 +22,14 @@ def list_segments(files: Files, folder: str) -> list[names.SegmentName]:
     return sorted(name for name in found if name is not None)
 
 
-def load_log(files: Files, folder: str, name: names.SegmentName) -> LogSegment:
+def load_log(files: Files, folder: str, name: names.SegmentName, owner: Owner) -> LogSegment:
     """Open a log that is known to be whole: headers are walked, bodies are not read."""
     path = join(folder, names.segment(name.segment, name.base, sealed=False))
     file, header = open_log(files, path)
-    if isinstance(header, str):
-        raise StorageError(f"{path}: {header}", path=path)
+    wrong = header if isinstance(header, str) else misplaced(header, *name[:2], owner)
+    if isinstance(header, str) or wrong:
+        file.close()
+        raise StorageError(f"{path}: {wrong}", path=path)
     log = LogSegment(header, file)
     seen = scan.walk(file, header.salt, log.end, bodies=False)
     log.adopt(scan.verdict(seen, seen.size))

@@ -149,7 +149,14 @@ def read_batches(
             offset = first
             continue
         segment = segments[at]
-        row, rows = offset - segment.base, segment.rows
+        try:
+            row, rows = offset - segment.base, segment.rows
+        except Corruption as problem:  # nothing of it can be read: up to where the next begins
+            behind = segments[at + 1].base if at + 1 < len(segments) else stop
+            raise Corruption(
+                problem.reason, path=problem.path, position=problem.position,
+                first=offset, last=max(offset, behind - 1),
+            ) from problem  # fmt: skip
         if row >= rows:
             if at + 1 >= len(segments):
                 if view.settled:

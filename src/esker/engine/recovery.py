@@ -108,7 +108,7 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
                 continue
             folder = shard_folder(context.root, entry.id, number)
             if not files.kind(folder):
-                continue  # somebody has taken it away; verify tells
+                continue  # somebody has taken it away; readers are told
             lock = files.lock(join(folder, names.LOCK), context.note)
             if isinstance(lock, Holder):  # its writer recovers it, or has, before it goes on
                 held.add((entry.id, number))
@@ -194,7 +194,7 @@ def recover_shard(
     found = survey.look(files, folder, names_of_logs, owner)
     active: LogSegment | None = None
     try:
-        left = _settle(context, folder, found, proven, state, say)
+        left = _settle(context, folder, owner, found, proven, state, say)
 
         # 4. Where to go on: behind the end, or behind every offset that may have been issued.
         following, gap = _next_offset(context, entry, state, counters, left)
@@ -252,13 +252,6 @@ def _tidy(context: Context, folder: str, say: Say) -> None:
                 _finish_seal(context, path, log, segment, say)
 
 
-def _finish_seal(
-    context: Context, path: str, log: str, segment: names.SegmentName, say: Say
-) -> None:
-    """Both the log and the sealed file are there: the sealed one, if it is whole."""
-    file = context.files.open(path, "r")
-    try:
-        short = file.size() < segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
 def _half_made(files: Files, path: str) -> bool:
     """Whether a temporary file is a copy of something that is still there."""
     whole = path.removesuffix(names.TEMPORARY)
@@ -273,6 +266,13 @@ def _half_made(files: Files, path: str) -> bool:
     )
     context.maps.drop(path)
     if whole:
+def _finish_seal(
+    context: Context, path: str, log: str, segment: names.SegmentName, say: Say
+) -> None:
+    """Both the log and the sealed file are there: the sealed one, if it is whole."""
+    file = context.files.open(path, "r")
+    try:
+        short = file.size() < segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
         say("unfinished_seal", log, "the sealed segment is complete, its log was still there")
         context.files.unlink(log)
     else:
@@ -292,14 +292,14 @@ def _forget(files: Files, folder: str, start: int) -> None:
 
 
 def _settle(
-    context: Context, folder: str, found: list[survey.Found], proven: dict[int, int],
-    state: State | None, say: Say,
+    context: Context, folder: str, owner: survey.Owner, found: list[survey.Found],
+    proven: dict[int, int], state: State | None, say: Say,
 ) -> Logs:  # fmt: skip
     """Do what `survey.decide` says, and report it."""
     sealed = [name for name in list_segments(context.files, folder) if name.sealed]
     newest = sealed[-1].segment if sealed else 0
     start = state.earliest if state is not None else 0
-    end = survey.sealed_end(context.maps, folder, sealed[-1]) if sealed else start
+    end = survey.sealed_end(context.maps, folder, sealed[-1], owner[:3]) if sealed else start
     plan = survey.decide(
         found, last_sealed=newest, sealed_end=end if sealed else None, start=start, proven=proven
     )
@@ -322,9 +322,13 @@ def _settle(
     logs = [_cut(kept, say) for kept in plan.keep]
     if logs and logs[-1].number > newest:
         end = logs[-1].base + logs[-1].next_row
-    elif end is None:  # the last sealed segment cannot be read
+    elif end is None:  # the last sealed segment cannot be read, or not its footer
+        path = join(folder, names.segment(*sealed[-1][:2], sealed=True))
         end = max(sealed[-1].base, state.end_offset if state is not None else 0)
-    _check_sequence(context, folder, sealed, logs, start, end, state, say)
+        with suppress(Corruption):
+            rebuilt = SealedSegment(path, sealed[-1]).attach(context.maps, owner[:3])
+            end = max(end, rebuilt.base + rebuilt.rows)
+    _check_sequence(context, folder, owner, sealed, logs, start, end, state, say)
     return Logs(sealed, logs, end, floor)
 
 
@@ -376,8 +380,8 @@ def _cut(kept: survey.Kept, say: Say) -> LogSegment:
 
 
 def _check_sequence(
-    context: Context, folder: str, sealed: list[names.SegmentName], logs: list[LogSegment],
-    start: int, end: int, state: State | None, say: Say,
+    context: Context, folder: str, owner: survey.Owner, sealed: list[names.SegmentName],
+    logs: list[LogSegment], start: int, end: int, state: State | None, say: Say,
 ) -> None:  # fmt: skip
     """Every number from the first to the last must be there."""
     bases = {name.segment: name.base for name in sealed}
@@ -387,7 +391,7 @@ def _check_sequence(
         if after != before + 1:
             ends = [log.base + log.next_row for log in logs if log.number == before]
             ends += [
-                survey.sealed_end(context.maps, folder, name) or name.base
+                survey.sealed_end(context.maps, folder, name, owner[:3]) or name.base
                 for name in sealed
                 if name.segment == before
             ]
@@ -481,7 +485,8 @@ def _gap_log(
         chain, salt, high = old.previous_chain, old.previous_salt, old.previous_high
     elif before is not None:
         path = join(folder, names.segment(*before[:2], sealed=True))
-        last = SealedSegment(path, before).attach(context.maps)
+        owner = (context.store, entry.id, number)
+        last = SealedSegment(path, before).attach(context.maps, owner)
         segment = before.segment + 1
         with suppress(Corruption):
             chain, salt = last.footer.chain, last.header.salt

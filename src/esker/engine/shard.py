@@ -174,8 +174,9 @@ class Shard:
         """Take over a shard that was closed (or recovered) cleanly."""
         found = list_segments(self.files, self.folder)
         self.sealed = [
+        owner = (self.context.store, self.entry.id, self.number)
             SealedSegment(join(self.folder, names.segment(*name[:2], sealed=True)), name)
-            .attach(self.maps)
+            .attach(self.maps, owner)
             for name in found if name.sealed
         ]  # fmt: skip
         for segment in self.sealed:
@@ -188,7 +189,7 @@ class Shard:
         logs = [name for name in found if not name.sealed]
         end = self.next
         if logs:
-            self.active = load_log(self.files, self.folder, logs[-1])
+            self.active = load_log(self.files, self.folder, logs[-1], owner)
             end = self.active.base + self.active.next_row
             self.active.damaged |= end < self.next
         elif self.sealed:

@@ -131,11 +131,7 @@ def _look(files: Files, folder: str, name: SegmentName, owner: Owner) -> Found:
 
 def misplaced(header: SegmentHeader, name: SegmentName, owner: Owner) -> str:
     """Why a good header is not that of the log it lies in."""
-    if (header.store, header.topic, header.shard) != owner[:3]:
-        return "a segment of another store, topic or shard"
-    if (header.segment, header.base) != name[:2]:
-        return "a segment under another segment's name"
-    return ""
+    return segment_format.misplaced(header, *name[:2], owner[:3])
 
 
 def _zeros(file: File, size: int) -> bool:
@@ -152,11 +148,14 @@ def _without_footer(seen: Walk) -> tuple[Walk, bool]:
     return seen, False
 
 
-def sealed_end(maps: Maps, folder: str, name: SegmentName) -> int | None:
-    """The offset behind a sealed segment; None when it cannot be read."""
-    path = join(folder, names.segment(*name[:2], sealed=True))
+def sealed_end(
+    maps: Maps, folder: str, name: SegmentName, owner: segment_format.Owner
+) -> int | None:
+    """The offset behind a sealed segment; None when nobody knows, because its footer is damaged."""
+    segment = SealedSegment(join(folder, names.segment(*name[:2], sealed=True)), name)
     with suppress(Corruption, FormatTooNew, StorageError):
-        return name.base + SealedSegment(path, name).attach(maps).footer.records
+        end = name.base + segment.attach(maps, owner).footer.records
+        return None if segment.rebuilt else end
     return None
 
 
@@ -229,7 +228,7 @@ def _keep(
         if following[0].number <= frontier or not _is_empty(following[0]):
             rows = after.previous_end - header.base
     if log.number < frontier:
-        proven = max(proven, _whole(seen, rows))
+        proven = max(proven, whole(seen, rows))
     verdict = scan.verdict(seen, proven)
     if rows is not None:
         verdict = _not_beyond(verdict, rows)
@@ -243,7 +242,7 @@ def _keep(
     return Kept(log, header, verdict, damage, min(seen.watermark, verdict.end))
 
 
-def _whole(seen: Walk, rows: int | None) -> int:
+def whole(seen: Walk, rows: int | None) -> int:
     """Up to where a log that was durable as a whole must be in order."""
     for position, header in reversed(seen.frames):
         if rows is not None and header.first_row + header.count == rows:

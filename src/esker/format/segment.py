@@ -63,6 +63,10 @@ GAP_CORRUPT: Final = 2
 GAP_STATE_LOST: Final = 3
 
 
+Owner = tuple[bytes, int, int]
+"""Store, topic and shard: whose segment it is."""
+
+
 class SegmentHeader(NamedTuple):
     """Who a segment is, and what it follows."""
 

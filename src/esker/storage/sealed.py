@@ -37,6 +37,7 @@ class SealedSegment:
         self._footer: Footer | None = None
         self._verified: bytearray = bytearray()
         self._maps: Maps | None = None
+        self._owner: fmt.Owner | None = None
 
     @classmethod
     def known(cls, header: SegmentHeader, path: str, size: int) -> SealedSegment:
@@ -45,9 +46,10 @@ class SealedSegment:
         segment.size = size
         return segment
 
-    def attach(self, maps: Maps) -> SealedSegment:
-        """Tell the segment which cache holds its mapping."""
+    def attach(self, maps: Maps, owner: fmt.Owner | None = None) -> SealedSegment:
+        """Tell the segment which cache holds its mapping, and whose it has to be."""
         self._maps = maps
+        self._owner = owner
         return self
 
     @property
@@ -87,8 +89,9 @@ class SealedSegment:
             if header.startswith("version"):
                 raise FormatTooNew(f"{self.path} was written by a later Esker ({header})")
             raise Corruption(header, path=self.path, position=0)
-        if (header.segment, header.base) != self.name[:2]:
-            raise Corruption("a segment under another segment's name", path=self.path, position=0)
+        wrong = fmt.misplaced(header, *self.name[:2], self._owner)
+        if wrong:
+            raise Corruption(wrong, path=self.path, position=0)
         footer = read_footer(data, header.salt)
         if isinstance(footer, str):
             footer = self._rebuild(data, header, footer)
@@ -98,18 +101,14 @@ class SealedSegment:
     def _rebuild(self, data: Any, header: SegmentHeader, reason: str) -> Footer:
         """A damaged footer costs a walk over the frames, not the data."""
         seen = scan.walk(_MappedFile(self.path, data), header.salt, fmt.HEADER_SIZE, bodies=False)
-        directory, rows = Directory(), 0
-        for position, head in seen.frames:
-            if head.kind != frame.DATA:
-                continue
-            if head.first_row != rows:
-                raise Corruption(
-                    f"{reason}, and frames are missing too", path=self.path, position=position,
-                    first=header.base + rows, last=header.base + head.first_row - 1,
-                )  # fmt: skip
-            directory.add(position, rows, head.min_timestamp, head.max_timestamp)
-            rows += head.count
-        if not directory.positions or seen.frames[-1][1].flags & frame.MORE:
+        directory, rows, frames = Directory(), 0, list(seen.frames)
+        while frames and frames[-1][1].flags & frame.MORE:
+            frames.pop()  # the rest of the batch is lost, and a batch is handed out as a whole
+        for position, head in frames:
+            if head.kind == frame.DATA:
+                directory.add(position, head.first_row, head.min_timestamp, head.max_timestamp)
+            rows = max(rows, head.first_row + head.count)  # holes, and a footer's count, too
+        if not frames:
             raise Corruption(f"{reason}, and no frames can be found", path=self.path)
         low, high = time_range(directory)
         self.rebuilt = reason
