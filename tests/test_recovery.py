@@ -676,7 +676,9 @@ def test_a_log_of_another_topic_is_not_taken_in() -> None:
     edit(disk, LOG, lambda data: data.__setitem__(slice(None), other))
     store = opened(disk)
     assert "unfinished_roll" in store.recovery.labels  # nothing proves that it ever was ours
-    assert b"theirs" not in values(store)
+    gap = the(store, "lost_tail")  # but the counters page says that there was a record
+    assert (gap.reason, gap.first, gap.last) == ("corrupt", 0, 0)
+    assert values(store, start=1) == []
     assert any("/quarantine/" in path for path in disk.contents())
     goes_on(disk, store, "t", "u")
 
@@ -686,8 +688,8 @@ def test_a_journal_that_came_back_does_not_write_into_a_log_it_does_not_know() -
     disk, store = journaled(2)
     old = disk.contents()[JOURNAL]
     disk = die(disk, store)
-    disk.unlink(JOURNAL)
-    disk.unlink(LOG)
+    for path in (JOURNAL, LOG, f"{SHARD}/counters"):  # nothing tells any more that it was there
+        disk.unlink(path)
     store = opened(disk, clock=ManualClock(1_900_000_000_000_000))
     written = [f"another life {n}".encode() for n in range(20)]
     store["j0"].append_many(written, wait=True)

@@ -271,6 +271,8 @@ class Follower:
         self._known, self.segments = known, tuple(kept)
         self._find_floor(state)
         end = state.end_offset if state is not None and state.clean else 0
+        if self._counters is not None:
+            end = max(end, self._counters.proven(self.entry.id, self.number))
         if kept:
             end = max(end, self._end_of(kept[-1], sizes[-1] if sizes else 0))
         self.visible = end
@@ -280,8 +282,6 @@ class Follower:
         self._seen = fingerprint
         self._listing = -1
 
-
-def _rows_below(verdict: scan.Verdict, position: int) -> int:
     def _end_of(self, last: Segment, size: int) -> int:
         """The offset behind a segment, or behind all that can be in one that cannot be read."""
         try:
@@ -300,6 +300,8 @@ def _rows_of(segment: Segment, following: Sequence[Segment]) -> int | None:
         return following[0].header.previous_end - segment.base
     return None
 
+
+def _rows_below(verdict: scan.Verdict, position: int) -> int:
     """How many rows lie in frames that end at or below a position."""
     below = [header for at, header in verdict.frames if at + header.size <= position]
     return max((header.first_row + header.count for header in below), default=0)

@@ -85,6 +85,9 @@ def _unclean(context: Context, catalog: CatalogFile) -> Iterator[tuple[TopicEntr
             page.load()
             ephemeral = entry.options.durability == "ephemeral"
             whole = is_clean(context.files, folder, page.state, ephemeral=ephemeral)
+            if page.state is None and whole:  # never written, or all of it is gone
+                counters = Counters.open(context.files, folder, writable=False)
+                whole = counters is None or not counters.proven(entry.id, number)
             if not whole or page.damage or not _ours(context, entry, number, page.state):
                 yield entry, number
 
@@ -197,7 +200,10 @@ def recover_shard(
         left = _settle(context, folder, owner, found, proven, state, say)
 
         # 4. Where to go on: behind the end, or behind every offset that may have been issued.
+        known = counters.proven(entry.id, number) if counters is not None else 0
         following, gap = _next_offset(context, entry, state, counters, left)
+        if known > following:  # records were durable that no file has any more
+            following, gap = known, segment_format.GAP_CORRUPT
         if following > left.end:
             reason = segment_format.GAP_REASONS[gap]
             say("lost_tail", folder, reason, 0, left.end, following - 1)
@@ -213,6 +219,7 @@ def recover_shard(
             active.close()
     if counters is not None:
         segment, position = (active.number, active.end) if active is not None else (0, 0)
+        counters.belongs_to(entry.id, number)
         counters.publish(following, segment, position, following)
         counters.add("recoveries")
         counters.add("segments_generation")
@@ -259,13 +266,6 @@ def _half_made(files: Files, path: str) -> bool:
     return files.kind(path) == "file" and any(files.kind(name) for name in there)
 
 
-    finally:
-        file.close()
-    whole = not short and file_hash_matches(
-        SealedSegment(path, segment).attach(context.maps).data()
-    )
-    context.maps.drop(path)
-    if whole:
 def _finish_seal(
     context: Context, path: str, log: str, segment: names.SegmentName, say: Say
 ) -> None:
@@ -273,6 +273,13 @@ def _finish_seal(
     file = context.files.open(path, "r")
     try:
         short = file.size() < segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
+    finally:
+        file.close()
+    whole = not short and file_hash_matches(
+        SealedSegment(path, segment).attach(context.maps).data()
+    )
+    context.maps.drop(path)
+    if whole:
         say("unfinished_seal", log, "the sealed segment is complete, its log was still there")
         context.files.unlink(log)
     else:

@@ -123,6 +123,7 @@ class Shard:
             self._load(state)
             self.counters = Counters.open(context.files, self.folder, writable=True)
             assert self.counters is not None
+            self.counters.belongs_to(self.entry.id, self.number)
             words = self.counters.words
             words[WORD["writer_pid"]] = context.files.pid()
             words[WORD["boot_high"]] = int.from_bytes(context.boot[:8], "big")
@@ -173,8 +174,8 @@ class Shard:
     def _load(self, state: State | None) -> None:
         """Take over a shard that was closed (or recovered) cleanly."""
         found = list_segments(self.files, self.folder)
-        self.sealed = [
         owner = (self.context.store, self.entry.id, self.number)
+        self.sealed = [
             SealedSegment(join(self.folder, names.segment(*name[:2], sealed=True)), name)
             .attach(self.maps, owner)
             for name in found if name.sealed

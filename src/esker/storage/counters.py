@@ -10,6 +10,8 @@ from esker.format import names
 from esker.format.counters import WORD
 from esker.storage.files import Files, join
 
+_OFFSET_MAX = 1 << 62
+_SEQUENCE_MAX = (1 << 62) - 2  # even; a damaged page may hold any number
 _SEQUENCE = WORD["sequence"]
 _VISIBLE = WORD["next_visible"]
 _SEGMENT = WORD["visible_segment"]
@@ -62,7 +64,7 @@ class Counters:
     def publish(self, visible: int, segment: int, position: int, durable: int) -> None:
         """Let readers in other processes see up to here."""
         words = self.words
-        sequence = words[_SEQUENCE] & ~1
+        sequence = words[_SEQUENCE] & _SEQUENCE_MAX
         words[_SEQUENCE] = sequence + 1
         words[_VISIBLE] = visible
         words[_SEGMENT] = segment
@@ -82,6 +84,21 @@ class Counters:
             if not before & 1 and words[_SEQUENCE] == before:
                 return found
         return None
+
+    def belongs_to(self, topic: int, shard: int) -> None:
+        """Say whose page it is, so that one that was exchanged is not believed."""
+        self.words[WORD["topic"]], self.words[WORD["shard"]] = topic, shard
+
+    def proven(self, topic: int, shard: int) -> int:
+        """The offset below which the page says that all was durable; 0 where it cannot be believed.
+
+        A page has no checksum. But no writer ever lets `durable` pass `visible`, and a flipped bit
+        in the one is not one in the other.
+        """
+        words, found = self.words, self.published()
+        if found is None or (words[WORD["topic"]], words[WORD["shard"]]) != (topic, shard):
+            return 0
+        return found.durable if found.durable <= found.visible < _OFFSET_MAX else 0
 
     @property
     def visible(self) -> int:

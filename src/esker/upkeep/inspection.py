@@ -24,7 +24,7 @@ from esker.format.segment import GAP_REASONS, SegmentHeader
 from esker.format.state import State
 from esker.records import Gap
 from esker.storage.counters import Counters, Published
-from esker.storage.files import Files, Holder, join
+from esker.storage.files import Files, Holder, join, parent
 from esker.upkeep.examine import Examined, directory_flaw, examine
 from esker.upkeep.report import KINDS, Problem, Severity
 
@@ -102,6 +102,7 @@ class _Inspector:
         self.deep = deep
         self.locked = locked
         self.published: Published | None = None
+        self.durable = 0  # the end of what was durable, as the counters page gives it
 
     def run(self) -> None:
         found = self.found
@@ -166,6 +167,8 @@ class _Inspector:
         if page is not None:
             if found.holder is not None:
                 self.published = page.published()
+            else:
+                self.durable = page.proven(found.entry.id, found.number)
             return
         if self.files.kind(path):
             fresh = not any(self._read(path, counters_format.PAGE_SIZE))
@@ -463,6 +466,7 @@ class _Inspector:
         found, state = self.found, self.found.state
         path = join(self.folder, names.STATE)
         there = found.segments
+        self._lost_end(there)
         if state is None:
             if there:
                 # A crash leaves a log without a state page, but never neither of them.
@@ -484,6 +488,16 @@ class _Inspector:
             found.say("state", path, f"it says {state.end_offset}, the log ends at {end}")
         elif found.weak and end > state.ceiling:
             found.say("state", path, f"offsets above the ceiling {state.ceiling} were used")
+
+    def _lost_end(self, there: list[Examined]) -> None:
+        """Records that were durable when the last writer died, and that no file has any more."""
+        end = there[-1].next_offset if there else 0
+        journals = join(parent(parent(parent(self.folder))), names.JOURNALS)
+        if self.found.clean or self.durable <= end or self._known_short(there):
+            return
+        if not any(names.parse_journal(name) for name in self.files.list(journals)):
+            self.found.say("missing_segment", self.folder, "the end of the log is not there", None,
+                           end, self.durable - 1)  # fmt: skip
 
     def _known_short(self, there: list[Examined]) -> bool:
         last = there[-1].path if there else ""
