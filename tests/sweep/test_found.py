@@ -1,0 +1,110 @@
+"""What the sweep has found, one by one: each of these was lost, invented or hung once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import esker
+from tests.sweep.damages import Damage
+from tests.sweep.judge import look, watchdog
+from tests.sweep.shapes import ROOT, Platter, abandon, opened, shape
+
+SHARD = f"{ROOT}/topics/00000001/0000"
+ONE = f"{SHARD}/00000001-00000000000000000000"
+
+FOUND: dict[str, tuple[str, list[Damage]]] = {
+    "a segment of another topic under the right name is not read as if it were ours":
+        ("closed", [Damage("foreign", f"{ONE}.seg", other=f"{ONE}.seg")]),
+    "a log of another store is not read as if it were ours":
+        ("committed", [Damage("foreign", f"{ONE}.log",
+                              other=f"{SHARD}/00000002-00000000000000000008.log")]),
+    "a segment with a hole and without a footer is still read":
+        ("sealed", [Damage("flip", f"{ONE}.seg", 1735, 0)]),
+    "the identity of another store does not set every file aside":
+        ("closed", [Damage("foreign", f"{ROOT}/esker.store", other=f"{ROOT}/esker.store")]),
+    "a topic that only the lost catalog listed is found again":
+        ("rich", [Damage("delete", f"{ROOT}/catalog-00000002")]),
+    "a topic without segments that only the lost catalog listed is missed":
+        ("committed", [Damage("delete", f"{ROOT}/catalog-00000002")]),
+    "a shard whose directory is gone is not an empty one":
+        ("closed", [Damage("remove_folder", SHARD)]),
+    "a log that somebody has given the name of a temporary file is kept":
+        ("closed", [Damage("rename", f"{SHARD}/00000002-00000000000000000024.log",
+                           other=f"{SHARD}/00000002-00000000000000000024.log.tmp")]),
+    "acknowledged records are missed when a log that nobody closed is cut between two frames":
+        ("committed", [Damage("cut", f"{ONE}.log", 2264)]),
+    "acknowledged records are missed when a log that nobody closed is gone":
+        ("committed", [Damage("delete", f"{ONE}.log")]),
+    "rows between damage and a torn frame are not given to others":
+        ("committed", [Damage("exchange", f"{ONE}.log", 2560, 3584)]),
+    "junk behind a rolled log does not hide the next one from readers":
+        ("killed", [Damage("junk_behind", f"{SHARD}/00000002-00000000000000000008.log", 1)]),
+    "a journal cut between two entries is told":
+        ("redone", [Damage("cut", f"{ROOT}/journal/00000001.journal", 1320)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", FOUND)
+def test_found_once_and_never_again(why: str) -> None:
+    of, damages = shape(FOUND[why][0]), FOUND[why][1]
+    for mode in ("rw",) if of.name == "redone" else ("r", "rw"):
+        with watchdog():
+            look(of, _damaged(of, damages), mode)
+
+
+def _damaged(of: Any, damages: list[Damage]) -> Platter:
+    disk = of.disk.copy()
+    for damage in damages:
+        damage.do(disk, of)
+    return disk
+
+
+def test_only_the_records_of_the_damaged_frame_are_refused() -> None:
+    """A damaged first frame of a log once cost the reader all that came behind it."""
+    of = shape("committed")
+    store = opened(_damaged(of, [Damage("flip", f"{ONE}.log", 430, 1)]), "r")
+    with pytest.raises(esker.Corruption) as caught:
+        list(store["t"].read(0))
+    assert (caught.value.first, caught.value.last) == (0, 3)
+    assert [record.offset for record in store["t"].read(4)] == list(range(4, 36))
+    abandon(store)
+
+
+def test_a_segment_whose_header_is_damaged_is_named_with_its_offsets() -> None:
+    of = shape("closed")
+    store = opened(_damaged(of, [Damage("flip", f"{ONE}.seg", 60, 1)]), "r")
+    with pytest.raises(esker.Corruption) as caught:
+        list(store["t"].read(0))
+    assert (caught.value.first, caught.value.last) == (0, 23)
+    assert caught.value.path == f"{ONE}.seg"
+    abandon(store)
+
+
+def test_a_log_whose_header_is_damaged_does_not_keep_readers_from_the_others() -> None:
+    of = shape("closed")
+    log = f"{SHARD}/00000002-00000000000000000024.log"
+    store = opened(_damaged(of, [Damage("flip", log, 60, 1)]), "r")
+    assert len(list(store["t"].read(0, 24))) == 24
+    with pytest.raises(esker.Corruption) as caught:
+        list(store["t"].read(24))
+    assert (caught.value.path, caught.value.first) == (log, 24)
+    abandon(store)
+
+
+def test_what_only_a_dead_journal_has_is_said_to_be_unrecovered() -> None:
+    """After a power cut a reader saw none of it, and nothing to recover either."""
+    of = shape("redone")
+    store = opened(of.disk.copy(), "r")
+    assert "unrecovered" in store.recovery.labels
+    assert any("/journal/" in finding.path for finding in store.recovery.findings)
+    abandon(store)
+
+
+def test_any_number_in_a_counters_page_can_be_counted_on_from() -> None:
+    of = shape("committed")
+    for at in range(0, 1024, 8):
+        disk = of.disk.copy()
+        disk.files[f"{SHARD}/counters"][at : at + 8] = b"\xff" * 8
+        look(of, disk, "rw")

@@ -1,0 +1,178 @@
+"""Everything that can happen to a file, on every kind of file: nothing is ever lost in silence.
+
+Each store of shapes.py gets every damage of damages.py, one at a time, and a share of two or three
+at once; judge.py says what may come out. Every damage is opened in one of the two modes (each byte
+is damaged in several ways, so both see it), those that are no matter of single bytes in both.
+
+Of each so many damages one is also held against verify, which must name it; one is repaired, which
+must make the store whole and keep the evidence; and one is written to, which must not make it
+worse.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from functools import cache
+from typing import Any, Final
+
+import pytest
+
+import esker
+from tests.suites import SCALE, SEED, Suite, Tallies, scaled
+from tests.sweep.damages import Damage, all_damages
+from tests.sweep.judge import (
+    changes,
+    changes_of,
+    check_evidence,
+    look,
+    may_be_lost,
+    read,
+    watchdog,
+)
+from tests.sweep.shapes import MAKERS, ROOT, Platter, Shape, opened, shape
+
+pytestmark = [pytest.mark.crash, pytest.mark.suite]
+
+LOTS: Final = 30
+BY_JOURNAL: Final = ("journalled", "redone")  # other files are swept where opening costs less
+SEVERAL: Final = 1_500  # of several damages at once, in each lot
+VERIFIED, REPAIRED, WRITTEN = 41, 331, 67  # one of so many is also held against these
+NEW: Final = b"written after the damage"
+SILENT: Final = ("counters", "lock")  # what verify says nothing of, see docs/repair.md
+
+
+@cache
+def _singles() -> list[tuple[str, Damage]]:
+    """Every damage of every shape."""
+    found: list[tuple[str, Damage]] = []
+    for name in MAKERS:
+        of, paths = shape(name), None
+        if name in BY_JOURNAL:
+            paths = [path for path in of.disk.files if path.endswith(".journal")]
+        found += ((name, damage) for damage in all_damages(of, paths))
+    return found
+
+
+def _lot(lot: int, chance: random.Random) -> Iterator[tuple[Shape, list[Damage]]]:
+    """A share of the single damages, and some that come together."""
+    share = _singles()[lot::LOTS]
+    for name, damage in share if SCALE >= 1 else chance.sample(share, scaled(len(share))):
+        yield shape(name), [damage]
+    several = SEVERAL if SCALE <= 1 else SEVERAL + len(share) - round(len(share) / SCALE)
+    for _ in range(scaled(several)):
+        name, first = chance.choice(share)
+        more = [damage for other, damage in chance.choices(share, k=12) if other == name]
+        yield shape(name), [first, *more[:2]]
+
+
+@pytest.mark.parametrize("lot", range(LOTS))
+def test_no_damage_is_silent(lot: int, tally: Tallies) -> None:
+    suite = tally("corruptions", lots=LOTS)
+    chance = random.Random(f"sweep {SEED} {lot}")
+    with watchdog():
+        for number, (of, damages) in enumerate(_lot(lot, chance)):
+            try:
+                _judge(of, damages, number, suite)
+            except BaseException as problem:
+                told = "; ".join(map(str, damages))
+                problem.add_note(f"shape {of.name!r}, damage: {told} (seed {SEED}, lot {lot})")
+                raise
+            suite.count += 1
+
+
+def _judge(of: Shape, damages: list[Damage], number: int, suite: Suite) -> None:
+    after = _damaged(of, damages)
+    bytewise = all(damage.kind in ("flip", "cut") for damage in damages)
+    modes = ("rw", "r")[number % 2 :][:1] if bytewise else ("rw", "r")
+    for mode in ("rw",) if of.name in BY_JOURNAL else modes:
+        suite.also[look(of, after.copy(), mode)] += 1
+    if number % VERIFIED == 0:
+        _is_named(of, after.copy(), suite)
+    if number % REPAIRED == 0:
+        _can_be_repaired(of, after.copy(), suite)
+    if number % WRITTEN == 0:
+        _can_be_written_to(of, after.copy(), suite)
+
+
+def _damaged(of: Shape, damages: list[Damage]) -> Platter:
+    disk = of.disk.copy()
+    for damage in damages:
+        try:
+            damage.do(disk, of)
+        except (KeyError, IndexError):  # what it would damage is gone already
+            continue
+    return disk
+
+
+# ---- verify, repair, write -------------------------------------------------------------------
+
+
+def _is_named(of: Shape, disk: Platter, suite: Suite) -> None:
+    changed = [p for p in changes(of, disk) if not p.endswith(SILENT) and "/quarantine/" not in p]
+    found = esker.verify(ROOT, files=disk)
+    suite.also["verified"] += 1
+    before = _known_problems(of.name)
+    new = [p for p in found.problems if (p.kind, p.path, p.position) not in before]
+    if changed and any(_matters(of, disk, path) for path in changed):
+        assert new or not found.ok, f"verify says nothing: {found}"
+
+
+@cache
+def _known_problems(name: str) -> set[Any]:
+    """What verify has to say of a shape without any damage: that it was not closed, say."""
+    found = esker.verify(ROOT, files=shape(name).disk.copy())
+    return {(p.kind, p.path, p.position) for p in found.problems}
+
+
+def _matters(of: Shape, disk: Platter, path: str) -> bool:
+    """Whether something of a file is gone or different, beyond zeros at its end."""
+    before, after = of.disk.files.get(path, b""), disk.files.get(path, b"")
+    return bytes(before).rstrip(b"\0") != bytes(after).rstrip(b"\0")
+
+
+def _can_be_repaired(of: Shape, disk: Platter, suite: Suite) -> None:
+    """A repair makes the store whole, once and for all, and what was whole before stays on disk."""
+    before = {path: bytes(data) for path, data in disk.files.items()}
+    suite.also["repaired"] += 1
+    try:
+        done = esker.repair(ROOT, files=disk)
+    except (esker.NotAStore, esker.UnsafePath):
+        return
+    assert done.after is not None
+    assert done.after.problems == [], f"not whole after a repair: {done}"
+    assert esker.repair(ROOT, files=disk).actions == [], "a second repair finds more to do"
+    check_evidence(of, before, disk)
+    with opened(disk) as store:
+        for shard in of.truth:
+            got = read(of, store, shard)
+            assert not got.blind or isinstance(got.blind[0], esker.TopicNotFound), got.blind
+
+
+def _can_be_written_to(of: Shape, disk: Platter, suite: Suite) -> None:
+    """Whoever writes on gets an offset that nobody had, and what could be read still can be."""
+    before = {path: bytes(data) for path, data in disk.files.items()}
+    suite.also["written to"] += 1
+    wrote: dict[Any, int] = {}
+    could: dict[Any, set[int]] = {}
+    try:
+        with opened(disk) as store:
+            for shard, records in of.truth.items():
+                if not records:
+                    continue
+                could[shard] = read(of, store, shard).lost
+                with suppress(esker.EskerError):
+                    wrote[shard] = int(store[shard[0]].append(NEW, wait=True))
+    except esker.EskerError:
+        pass  # told; see `look`
+    with opened(disk, "r") if wrote else nullcontext() as store:
+        for shard, offset in wrote.items():
+            cut = may_be_lost(of, before, changes_of(of, before), shard)[1]
+            again = offset in of.truth[shard] and (cut is None or offset < cut)
+            assert not again, f"{shard}: {offset} was issued before"
+            record = store[shard[0]][offset]
+            assert record.value == NEW
+            truth = {**of.truth, shard: {**of.truth[shard], offset: record}}
+            got = read(of._replace(truth=truth), store, shard)
+            assert got.lost <= could[shard], f"{shard}: writing has cost {got.lost - could[shard]}"
