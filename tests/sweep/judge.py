@@ -54,14 +54,14 @@ class Got(NamedTuple):
     end: int
 
 
+def _bark(*_: Any) -> None:
+    raise Hang(f"more than {SECONDS:.0f} s")
+
+
 @contextmanager
 def watchdog() -> Iterator[None]:
-    """Ends what computes for more than two seconds."""
-
-    def bark(*_: Any) -> None:
-        raise Hang(f"more than {SECONDS:.0f} s")
-
-    before = signal.signal(signal.SIGVTALRM, bark)
+    """Ends every `look` that computes for more than two seconds."""
+    before = signal.signal(signal.SIGVTALRM, _bark)
     try:
         yield
     finally:
@@ -71,7 +71,8 @@ def watchdog() -> Iterator[None]:
 
 def look(of: Shape, disk: Platter, mode: Any) -> Outcome:
     """Open and read a damaged disk, once. Raises AssertionError for what must not be."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    if signal.getsignal(signal.SIGVTALRM) is _bark:
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     damaged = None if mode == "r" else {p: bytes(d) for p, d in disk.files.items()}
     changed = changes(of, disk)
     try:
@@ -169,6 +170,8 @@ def _check_loss(
     about = [f for f in findings if (f.topic, f.shard) == shard or "/journal/" in f.path]
     if got.blind:
         if isinstance(got.blind[0], esker.TopicNotFound):
+            if of.folders()[shard].rpartition("/")[0] not in disk.dirs:
+                return True  # the directory of the whole topic: that is how one is deleted
             labels = {"damaged_catalog", "corrupt_journal"}.intersection(store.recovery.labels)
             assert labels, "a topic is gone without a word"
             whole = [item.path for item in of.frames[shard] if item.path not in changed]
@@ -237,7 +240,7 @@ def _was_so_once(of: Shape, now: Any, shard: Shard) -> bool:
         if not path.endswith(".journal") and not path.startswith(of.folders()[shard]):
             continue
         if path.endswith((".log", ".journal")) and now.get(path) != before:
-            data = bytes(now.get(path, b""))
+            data = bytes(now.get(path, b""))[: len(before)]
             cut = path.endswith(".journal") and 0 < len(data) < len(before)
             return before.startswith(data.rstrip(b"\0")) and not cut
     return False

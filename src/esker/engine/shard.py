@@ -123,8 +123,7 @@ class Shard:
             self._load(state)
             self.counters = Counters.open(context.files, self.folder, writable=True)
             assert self.counters is not None
-            self.counters.belongs_to(self.entry.id, self.number)
-            words = self.counters.words
+            words = self.counters.belongs_to(self.entry.id, self.number)
             words[WORD["writer_pid"]] = context.files.pid()
             words[WORD["boot_high"]] = int.from_bytes(context.boot[:8], "big")
             words[WORD["boot_low"]] = int.from_bytes(context.boot[8:], "big")

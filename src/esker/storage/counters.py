@@ -85,9 +85,10 @@ class Counters:
                 return found
         return None
 
-    def belongs_to(self, topic: int, shard: int) -> None:
+    def belongs_to(self, topic: int, shard: int) -> Any:
         """Say whose page it is, so that one that was exchanged is not believed."""
         self.words[WORD["topic"]], self.words[WORD["shard"]] = topic, shard
+        return self.words
 
     def proven(self, topic: int, shard: int) -> int:
         """The offset below which the page says that all was durable; 0 where it cannot be believed.
