@@ -8,7 +8,7 @@ import pytest
 
 import esker
 from tests.sweep.damages import Damage
-from tests.sweep.judge import look, watchdog
+from tests.sweep.judge import look, read, watchdog
 from tests.sweep.shapes import ROOT, Platter, abandon, opened, shape
 
 SHARD = f"{ROOT}/topics/00000001/0000"
@@ -41,6 +41,9 @@ FOUND: dict[str, tuple[str, list[Damage]]] = {
         ("committed", [Damage("exchange", f"{ONE}.log", 2560, 3584)]),
     "junk behind a rolled log does not hide the next one from readers":
         ("killed", [Damage("junk_behind", f"{SHARD}/00000002-00000000000000000008.log", 1)]),
+    "a segment that ends early, before one that cannot be read, is named with its offsets":
+        ("sealed", [Damage("cut", f"{ONE}.seg", 554),
+                    Damage("cut", f"{SHARD}/00000002-00000000000000000012.seg", 298)]),
     "a journal cut between two entries is told":
         ("redone", [Damage("cut", f"{ROOT}/journal/00000001.journal", 1320)]),
 }  # fmt: skip
@@ -52,6 +55,15 @@ def test_found_once_and_never_again(why: str) -> None:
     for mode in ("rw",) if of.name == "redone" else ("r", "rw"):
         with watchdog():
             look(of, _damaged(of, damages), mode)
+
+
+def test_errors_lead_around_whatever_cannot_be_read() -> None:
+    of, (_, damages) = shape("sealed"), FOUND[next(why for why in FOUND if "ends early" in why)]
+    store = opened(_damaged(of, damages), "r")
+    got = read(of, store, ("t", 0))
+    assert got.blind == []
+    assert got.end == 32
+    abandon(store)
 
 
 def _damaged(of: Any, damages: list[Damage]) -> Platter:

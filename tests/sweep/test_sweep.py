@@ -70,11 +70,11 @@ def _lot(lot: int, chance: random.Random) -> Iterator[tuple[Shape, list[Damage]]
 @pytest.mark.parametrize("lot", range(LOTS))
 def test_no_damage_is_silent(lot: int, tally: Tallies) -> None:
     suite = tally("corruptions", lots=LOTS)
-    chance = random.Random(f"sweep {SEED} {lot}")
+    chance, dice = (random.Random(f"{what} {SEED} {lot}") for what in ("sweep", "dice"))
     with watchdog():
         for number, (of, damages) in enumerate(_lot(lot, chance)):
             try:
-                _judge(of, damages, number, suite)
+                _judge(of, damages, number, suite, dice)
             except BaseException as problem:
                 told = "; ".join(map(str, damages))
                 problem.add_note(f"shape {of.name!r}, damage: {told} (seed {SEED}, lot {lot})")
@@ -82,17 +82,19 @@ def test_no_damage_is_silent(lot: int, tally: Tallies) -> None:
             suite.count += 1
 
 
-def _judge(of: Shape, damages: list[Damage], number: int, suite: Suite) -> None:
+def _judge(
+    of: Shape, damages: list[Damage], number: int, suite: Suite, dice: random.Random
+) -> None:
     after = _damaged(of, damages)
     bytewise = len(damages) > 1 or damages[0].kind in ("flip", "cut")
     modes = ("rw", "r")[number % 2 :][:1] if bytewise else ("rw", "r")
     for mode in ("rw",) if of.name in BY_JOURNAL else modes:
         suite.also[look(of, after.copy(), mode)] += 1
-    if number % VERIFIED == 0:
+    if dice.randrange(VERIFIED) == 0:
         _is_named(of, after.copy(), suite)
-    if number % REPAIRED == 0:
+    if dice.randrange(REPAIRED) == 0:
         _can_be_repaired(of, after.copy(), suite)
-    if number % WRITTEN == 0:
+    if dice.randrange(WRITTEN) == 0:
         _can_be_written_to(of, after.copy(), suite)
 
 
@@ -141,7 +143,8 @@ def _can_be_repaired(of: Shape, disk: Platter, suite: Suite) -> None:
     except (esker.NotAStore, esker.UnsafePath):
         return
     assert done.after is not None
-    assert done.after.problems == [], f"not whole after a repair: {done}"
+    left = [problem for problem in done.after.problems if problem.kind != "counters"]
+    assert left == [], f"not whole after a repair: {done}"
     assert esker.repair(ROOT, files=disk).actions == [], "a second repair finds more to do"
     check_evidence(of, before, disk)
     with opened(disk) as store:

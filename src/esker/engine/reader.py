@@ -18,7 +18,7 @@ from esker.engine.follower import Follower
 from esker.errors import Corruption, DataGap, InvalidOption, StorageError
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Columns
-from esker.format.segment import GAP_CORRUPT, GAP_REASONS
+from esker.format.segment import GAP_CORRUPT, GAP_REASONS, SegmentHeader
 from esker.options import WAIT_SECONDS_MAX
 from esker.positions import EARLIEST, LATEST, Position
 from esker.records import Gap, Record
@@ -140,7 +140,7 @@ def read_batches(
                     f"segments before {segments[0].number} are missing", path=segments[0].path,
                     first=offset, last=first - 1, reason="missing segment",
                 )  # fmt: skip
-            if segments and (header := segments[0].header).previous_end < first:
+            if segments and (header := _header(segments[0], offset, first)).previous_end < first:
                 if offset < header.previous_end:  # evicted up to there; lost from there on
                     first = header.previous_end
                 else:
@@ -153,10 +153,7 @@ def read_batches(
             row, rows = offset - segment.base, segment.rows
         except Corruption as problem:  # nothing of it can be read: up to where the next begins
             behind = segments[at + 1].base if at + 1 < len(segments) else stop
-            raise Corruption(
-                problem.reason, path=problem.path, position=problem.position,
-                first=offset, last=max(offset, behind - 1),
-            ) from problem  # fmt: skip
+            raise _placed(problem, offset, behind) from problem
         if row >= rows:
             if at + 1 >= len(segments):
                 if view.settled:
@@ -232,8 +229,24 @@ def _base(segment: Segment) -> int:
     return segment.base
 
 
+def _header(segment: Segment, first: int, end: int) -> SegmentHeader:
+    """The header of a segment that says what became of the offsets before it."""
+    try:
+        return segment.header
+    except Corruption as problem:
+        raise _placed(problem, first, end) from problem
+
+
+def _placed(problem: Corruption, first: int, end: int) -> Corruption:
+    """An error of a whole file, with the offsets [first, end) that it stands for."""
+    return Corruption(
+        problem.reason, path=problem.path, position=problem.position,
+        first=first, last=max(first, end - 1),
+    )  # fmt: skip
+
+
 def _reason(segment: Segment, following: Segment) -> str:
-    header = following.header
+    header = _header(following, segment.base + segment.rows, following.base)
     if following.number != segment.number + 1:
         raise Corruption(
             f"segments {segment.number + 1} to {following.number - 1} are missing",
