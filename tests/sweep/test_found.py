@@ -105,6 +105,18 @@ def test_a_log_whose_header_is_damaged_does_not_keep_readers_from_the_others() -
     abandon(store)
 
 
+def test_a_repair_makes_no_segments_for_a_topic_that_keeps_none() -> None:
+    of = shape("committed")
+    state = f"{ROOT}/topics/00000002/0000/state"
+    disk = _damaged(of, [Damage("zeros_behind", state, 7)])
+    done = esker.repair(ROOT, files=disk)
+    assert done.after is not None
+    assert done.after.problems == []
+    assert not [path for path in disk.files if "/00000002/0000/0" in path]
+    with opened(disk) as store:
+        assert store["e"].append(b"still only in memory", wait=True) > 0
+
+
 def test_what_only_a_dead_journal_has_is_said_to_be_unrecovered() -> None:
     """After a power cut a reader saw none of it, and nothing to recover either."""
     of = shape("redone")

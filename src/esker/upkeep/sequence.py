@@ -55,6 +55,10 @@ class _Sequence:
         self.active: Examined | None = None  # the log at the end, when it stays one
 
     def run(self) -> None:
+        if self.found.entry.options.durability == "ephemeral":  # it keeps no segments
+            old = self.found.state
+            self.state(Link(0, max(old.ceiling, old.end_offset) if old is not None else 0))
+            return
         segments = [seen for seen in self.found.segments if seen.header is not None]
         link = self.beginning(segments)
         for index, seen in enumerate(segments):
