@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import esker
+from esker.engine import committer
 from esker.format import frame
 from esker.storage import log, segment
 from esker.testing import KEPT, LOST, Call, Crash, Fate, ManualClock, SimulatedDisk
@@ -299,3 +300,24 @@ def test_a_hole_among_segments_that_were_deleted_is_no_damage(closed: bool) -> N
     driver.ledger.settle(after._store)
     after.run([("wait", "f"), ("reopen",), ("close",)])
     assert not any(path.endswith("01-00000000000000000000.seg") for path in disk.contents())
+
+
+def test_a_journal_that_is_back_does_not_make_a_deleted_segment_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last round began in a segment that was deleted since, and went on in the next."""
+    monkeypatch.setattr(committer, "JOURNAL_DIRTY_SHARDS", 1)
+    driver = Driver(SimulatedDisk(seed=15))
+    driver.open()
+    driver.run([("create", "d", "disk"), ("create", "f", "fsync"), ("append", "f")])
+    driver.run([("many", "d", 4, 900), ("many", "d", 2, 900), ("sync_all",), ("tick",)])
+    driver.run([("checkpoint",), ("forget", "d", 1)])
+    undone = [choice.place.endswith(".journal gone") for choice in driver.disk.cut().choices]
+    assert sum(undone) == 1
+    disk = driver.disk.crash(Fate.exact([not back for back in undone]))
+    driver.abandon()
+    after = Driver(disk, driver.ledger)
+    store = after.open()
+    driver.ledger.check(store, "power")
+    assert "redone" not in store.recovery.labels
+    after.close()

@@ -78,8 +78,7 @@ def redo(
             name = by_segment.get(entry.segment)
             if name is None:
                 header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
-                dropped = state is not None and entry.next_offset <= state.earliest
-                if entry.position or dropped or isinstance(header, str):
+                if entry.position or _dropped(by_segment, entry, state) or isinstance(header, str):
                     continue  # an older segment that has been dropped since
                 name = names.SegmentName(header.segment, header.base, False)
                 files.open(join(folder, names.segment(*name[:2], sealed=False)), "create").close()
@@ -106,6 +105,14 @@ def redo(
     if touched:
         files.sync_dir(folder)
     return proven, needed
+
+
+def _dropped(there: dict[int, names.SegmentName], entry: Entry, state: State | None) -> bool:
+    """Whether a segment that is not there was deleted: one behind it begins below the floor."""
+    if state is None:
+        return False
+    behind = (name.base for number, name in there.items() if number > entry.segment)
+    return entry.next_offset <= state.earliest or any(base <= state.earliest for base in behind)
 
 
 def _belongs(
