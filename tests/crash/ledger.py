@@ -334,7 +334,7 @@ def check_page(page: Page, found: Found, death: Death) -> None:
     head, rest = found.records[: len(settled)], found.records[len(settled) :]
     assert head == settled, f"I1 {name}: records that had survived before are gone or different"
     below = sum(offset < first for offset, _ in page.written)
-    known = page.written[below:] + page.pending
+    known = page.written[below:] + [record for record in page.pending if record[0] >= first]
     expected = [value for _, value in known] + page.maybe + page.doubt
     values = [value for _, value in rest]
     strangers = set(values) - set(expected)
