@@ -27,7 +27,7 @@ from esker.format.segment import HEADER_SIZE, misplaced
 from esker.format.state import State
 from esker.storage import scan
 from esker.storage.counters import Counters, Published
-from esker.storage.files import join, parent
+from esker.storage.files import join
 from esker.storage.log import LogSegment, open_log
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment
