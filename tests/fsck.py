@@ -165,8 +165,6 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
         slots.append(slot)
         if slot[:2] != (b"ESKS", 1) or slot.flags > 1 or slot.zeros.strip(b"\0"):
             flaws.append((at, "state slot header"))
-        if slot.earliest or slot.evicted:
-            flaws.append((at + 64, "state slot speaks of dropped records"))
         if slot.generation % 2 != (at == 0):
             flaws.append((at + 8, f"generation {slot.generation} in the other's slot"))
     slots.sort(key=lambda slot: slot.generation)
@@ -723,6 +721,8 @@ class Judge:
         durability = entry["options"]["durability"]
         if durability == "disk" and pieces and end > (page.ceiling if page else 0):
             self.problem(path, 32, f"offsets up to {end} were not set aside")
+        if page and (page.evicted or (page.earliest and durability != "ephemeral")):
+            self.problem(path, 64, "state speaks of dropped records")
         if durability == "ephemeral" and pieces:
             self.problem(where, 0, "segments of a topic that has none")
         if not self.clean or page is None:
