@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 import esker
+from tests import fsck
 from tests.helpers import FORTY, HandClock
 from tests.suites import Suite, Tallies, summary
 
@@ -80,6 +82,64 @@ def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     if root is not None and _open_files(root):
         gc.collect()  # what only a cycle holds, such as a caught exception, is not a leak
         assert not _open_files(root), "files are still open after the test"
+
+
+FSCK_BYTES = 64 << 20  # larger stores are not looked at
+DAMAGING = {  # tests that leave a store damaged, because damage is what they are about
+    "test_bad_files.py": "huge_|later_format|link_where|pipe_where|identity_that|foreign_files",
+    "test_cli.py": "verify_exits_with_1",
+    "test_fsck.py": "link_is_not_followed",
+    "test_repair.py": "dry_run|later_esker",
+    "test_verify.py": "damage|gone_is_missed|deleted_in_the_middle|shallow_look|later_esker",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "damages: leaves a store that fsck must find fault with")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(autouse=True)
+def fsck_finds_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a closed store in which the second reader finds a problem."""
+    used = "tmp_path" in request.fixturenames
+    root = request.getfixturevalue("tmp_path") if used else None
+    yield
+    if root is None or not request.node.stash.get(PASSED, False):
+        return
+    named = DAMAGING.get(request.node.path.name, "^$")
+    if request.node.get_closest_marker("damages") or re.search(named, request.node.name):
+        return
+    for identity in root.rglob("esker.store"):
+        if "quarantine" in identity.parts or not identity.is_file():
+            continue
+        files = [path for path in identity.parent.rglob("*") if path.is_file()]
+        if sum(path.stat().st_size for path in files) <= FSCK_BYTES and _was_closed(files):
+            fsck.judge_clean(identity.parent)
+
+
+def _was_closed(files: list[Path]) -> bool:
+    """Whether every shard's state says so."""
+    if any(path.suffix == ".journal" for path in files):
+        return False
+    pages = {
+        path.parent: fsck.state(path.read_bytes())[0] for path in files if path.name == "state"
+    }
+    written = {path.parent for path in files if path.suffix in (".log", ".seg")}
+    closed = {folder for folder, page in pages.items() if page and page.flags & fsck.CLEAN}
+    return written <= closed and all(
+        page is None or page.flags & fsck.CLEAN for page in pages.values()
+    )
 
 
 @pytest.fixture

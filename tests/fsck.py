@@ -165,8 +165,6 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
         slots.append(slot)
         if slot[:2] != (b"ESKS", 1) or slot.flags > 1 or slot.zeros.strip(b"\0"):
             flaws.append((at, "state slot header"))
-        if slot.generation % 2 != (at == 0):
-            flaws.append((at + 8, f"generation {slot.generation} in the other's slot"))
     slots.sort(key=lambda slot: slot.generation)
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
         flaws.append((8, "state slots were not written in turn"))
@@ -248,7 +246,7 @@ def frame(data: bytes, at: int, salt: int) -> Frame | None:
         elif head.kind == MARK:
             need((head.size, head.count, head.synced) == (0, 0, at), "MARK")
         elif head.kind == HOLE:
-            need(head.count and not body.strip(b"\0"), "HOLE")
+            need(not body.strip(b"\0"), "HOLE")
         elif head.kind == FOOTER:
             need(head.count == 0 and len(body) >= SUMMARY.size, "FOOTER")
     except Flaw as problem:
@@ -473,7 +471,7 @@ class Judge:
         self.named: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in NAMES}
         for path in files:
             kind, numbers = parsed(path)
-            if kind == "stranger" or files[path] is LINK:
+            if kind == "stranger" or (files[path] is LINK and kind != "quarantine"):
                 self.problem(path, 0, "a stranger, or a link")
             else:
                 self.named[kind].append((*numbers, path))
@@ -572,6 +570,7 @@ class Judge:
                 continue
             header = found.header
             previous = tuple(header[12:16])  # end, chain, salt and high of the one before
+            lost |= header.gap == 2
             if piece.number != number + 1 or previous[0] != before[0]:
                 say(piece.path, 80, f"segment {piece.number} does not follow {number}")
                 if not sure and piece.empty:
@@ -590,7 +589,6 @@ class Judge:
                 self.problem(piece.path, 12, f"gap {header.gap} from {first} to {piece.base}")
             if piece.base > first:
                 gaps.append(Gap(first, piece.base - 1, GAPS.get(header.gap, "?")))
-                lost |= header.gap == 2
             high = before[3]
             for each in kept:
                 first = piece.base + each.head.row
@@ -601,8 +599,9 @@ class Judge:
                 if each.head.kind == DATA:
                     records += [Record(first + i, *row) for i, row in enumerate(each.content)]
                 elif each.head.kind == HOLE:
-                    gaps.append(Gap(first, first + each.head.count - 1, "corrupt"))
                     lost = True
+                    if each.head.count:
+                        gaps.append(Gap(first, first + each.head.count - 1, "corrupt"))
                 elif each.head.kind == CONFIG and each.content != entry:
                     self.problem(piece.path, 128, "CONFIG is not the catalog's entry")
             end = piece.base + max((each.head.row + each.head.count for each in kept), default=0)
