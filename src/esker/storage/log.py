@@ -325,16 +325,18 @@ class LogSegment:
     ) -> SealedSegment:
         """Make the sealed file. The log is synced first; the directory last."""
         self.trim()
-        self.sync(self.end)
+        if self.in_file < self.end:  # else it may be a second try, after a sync that failed
+            self.sync(self.end)
         folder = parent(self.path)
         target = join(folder, names.segment(self.header.segment, self.header.base, sealed=True))
         small = self.end < FRAME_MERGE_BELOW * self.frames
         if merging and not self.damaged and self.frames > 2 and small:
             size = self._write_merged(files, target, how)
-        else:
+        elif files.kind(self.path):
             size = self._write_footer()
-            if files.kind(self.path):  # it has its new name when only the sync below had failed
-                files.rename(self.path, target)
+            files.rename(self.path, target)
+        else:  # it has its new name already, and is not written again: only the sync below failed
+            size = self.file.size()
         files.sync_dir(folder)
         if files.kind(self.path):
             files.unlink(self.path)

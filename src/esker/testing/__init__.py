@@ -6,6 +6,7 @@
     inodes.py     what such a disk keeps of a file and of a directory
     faults.py     which calls of a disk fail, how, and from when on
     clock.py      a clock that is moved by hand
+    monitor.py    around any file system: whether things become durable in the right order
 
     disk, clock = SimulatedDisk(seed=1), ManualClock()
     store = esker.open("/data", files=disk, clock=clock, background=False)
@@ -42,6 +43,7 @@ from esker.testing.cuts import (
 )
 from esker.testing.disk import Call, Crash, SimulatedDisk
 from esker.testing.faults import CALLS, CHANGES, KINDS, Fault
+from esker.testing.monitor import Monitor
 from esker.testing.profiles import (
     BTRFS_EIO,
     EXT4_ORDERED,
@@ -76,6 +78,7 @@ __all__ = [
     "Fault",
     "Filling",
     "ManualClock",
+    "Monitor",
     "Profile",
     "SimulatedDisk",
 ]

@@ -1,0 +1,385 @@
+"""The monitor: each of its rules trips on a small misbehaviour, and a healthy engine on none."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import esker
+from esker.engine.shard import Shard
+from esker.format import catalog, columns
+from esker.format.segment import SegmentHeader
+from esker.format.state import CLEAN, State
+from esker.options import topic_options
+from esker.storage.counters import Counters
+from esker.storage.files import File
+from esker.storage.journal import Journal, Redo
+from esker.storage.log import LogSegment
+from esker.storage.memory import MemoryFiles
+from esker.storage.state import StateFile
+from esker.testing import Fault, Monitor, SimulatedDisk
+from tests.crash.driver import OPTIONS, Driver, mixed
+
+SHARD = "/s/topics/00000001/0000"
+
+
+class Shaky(MemoryFiles):
+    """Refuses to sync when told to."""
+
+    failing = False
+
+    def open(self, path: str, mode: Any) -> Any:
+        file: Any = super().open(path, mode)
+        return ShakyFile(self, file)
+
+
+class ShakyFile:
+    def __init__(self, files: Shaky, file: Any) -> None:
+        self._files, self._file, self.path = files, file, file.path
+
+    def sync(self) -> None:
+        if self._files.failing:
+            raise OSError(errno.EIO, "no")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class World:
+    """A shard of a store without an engine: files, a log, a state page and a journal."""
+
+    def __init__(self, durability: str = "disk") -> None:
+        self.inner = Shaky()
+        for folder in ("/s", "/s/journal", "/s/topics", "/s/topics/00000001", SHARD):
+            self.inner.make_dir(folder)
+        self.files = Monitor(self.inner)
+        self.entry = catalog.TopicEntry(1, "t", 1, 0, topic_options(durability=durability))
+        self.page = StateFile(self.files, SHARD)
+        self.journal = Journal(self.files, "/s/journal", bytes(16), 1 << 16, "")
+        self.counters = Counters.open(self.files, SHARD, writable=True)
+        self.log = self.make(1)
+
+    def make(self, number: int) -> LogSegment:
+        header = SegmentHeader(bytes(16), 1, 0, 1, number, base=0, created=1, salt=number)
+        return LogSegment.create(self.files, SHARD, header, catalog.encode_config(self.entry))
+
+    def append(self, count: int = 1) -> None:
+        self.log.append([columns.from_lists([b"x"] * count, {}, 1)])
+
+    def ready(self) -> None:
+        """The log and its name are durable, and one record is in it that is not."""
+        self.state(ceiling=100)
+        self.log.sync(self.log.end)
+        self.files.sync_dir(SHARD)
+        self.append()
+
+    def state(self, ceiling: int, **fields: Any) -> None:
+        self.page.store(State(0, 0, 1, 0, 1, ceiling)._replace(**fields))
+
+    def publish(self, durable: int) -> None:
+        assert self.counters is not None
+        self.counters.publish(durable, 1, self.log.end, durable)
+
+    def redo(self) -> None:
+        data = self.log.file.read(0, self.log.end)
+        self.journal.append([Redo(1, 0, 1, 0, 1, data)], 1)
+
+    def put(self, path: str, data: bytes = b"x", *, sync: bool = True) -> File:
+        file = self.files.open(path, "create")
+        file.write(0, [data])
+        if sync:
+            file.sync()
+        return file
+
+
+def rename(world: World) -> None:
+    world.put("/s/catalog-00000001.tmp", sync=False)
+    world.files.rename("/s/catalog-00000001.tmp", "/s/catalog-00000001")
+
+
+def seal_unnamed(world: World) -> None:
+    world.ready()
+    world.log.sync(world.log.end)
+    target = world.log.path.replace(".log", ".seg")
+    world.put(target + ".tmp")
+    world.files.rename(target + ".tmp", target)
+    world.files.unlink(world.log.path)  # and a power cut takes both names
+
+
+def seal_without(world: World) -> None:
+    world.ready()
+    world.files.unlink(world.log.path)
+
+
+def checkpoint(world: World) -> None:
+    world.ready()
+    world.redo()
+    world.journal.sync()
+    world.journal.drop()  # the log itself was not synced
+
+
+def drop_catalog(world: World) -> None:
+    world.put("/s/catalog-00000001")
+    world.files.sync_dir("/s")
+    world.put("/s/catalog-00000002")
+    world.files.unlink("/s/catalog-00000001")
+
+
+def write_sealed(world: World) -> None:
+    world.put(world.log.path.replace(".log", ".seg")).write(0, [b"y"])
+
+
+def unlink_sealed(world: World) -> None:
+    path = world.log.path.replace(".log", ".seg")
+    world.put(path)
+    world.files.unlink(path)
+
+
+def write_mapped(world: World) -> None:
+    file = world.put("/s/mapped")
+    file.map()
+    file.write(0, [b"y"])
+
+
+def cut_mapped(world: World) -> None:
+    file = world.put("/s/mapped")
+    file.map()
+    file.truncate(0)
+
+
+def close_unsynced(world: World) -> None:
+    world.ready()
+    world.state(ceiling=1, flags=CLEAN, segment=1, end_position=world.log.end)
+
+
+def close_untrimmed(world: World) -> None:
+    world.ready()
+    world.log.sync(world.log.end)
+    world.log.file.truncate(world.log.end)
+    world.state(ceiling=1, flags=CLEAN, segment=1, end_position=world.log.end)
+
+
+def close_unnamed(world: World) -> None:
+    world.state(ceiling=100)
+    world.append()
+    world.log.sync(world.log.end)
+    world.files._node(world.log.path).named = False  # the state page has synced it by the way
+    world.state(ceiling=1, flags=CLEAN, segment=1, end_position=world.log.end)
+
+
+def both_slots(world: World) -> None:
+    world.inner.failing = True
+    with suppress(OSError):
+        world.state(ceiling=100)
+    world.page._turn = 1
+    with suppress(OSError):
+        world.state(ceiling=200)
+
+
+def above_ceiling(world: World) -> None:
+    world.state(ceiling=1)
+    world.append(2)
+
+
+def above_unsynced_ceiling(world: World) -> None:
+    world.state(ceiling=1)
+    world.inner.failing = True
+    with suppress(OSError):
+        world.state(ceiling=100)
+    world.append(2)
+
+
+def false_watermark(world: World) -> None:
+    world.ready()
+    world.log.synced = world.log.end
+    world.append()
+
+
+def false_journal_watermark(world: World) -> None:
+    world.redo()
+    world.journal._synced = world.journal._end
+    world.redo()
+
+
+def ack_unsynced(world: World) -> None:
+    world.ready()
+    world.publish(1)
+
+
+def ack_synced_before(world: World) -> None:
+    world.ready()
+    world.log.sync(world.log.end)
+    world.append()
+    world.publish(2)
+
+
+def ack_unnamed(world: World) -> None:
+    world.append()
+    world.log.sync(world.log.end)
+    world.publish(1)
+
+
+def ack_in_unnamed_folder(world: World) -> None:
+    world.files._folders["/s/topics/00000001"] = False
+    world.ready()
+    world.log.sync(world.log.end)
+    world.publish(1)
+
+
+def ack_unsynced_journal(world: World) -> None:
+    world.ready()
+    world.redo()
+    world.publish(1)
+
+
+def ack_after_failure(world: World) -> None:
+    world.ready()
+    world.inner.failing = True
+    with suppress(OSError):
+        world.log.sync(world.log.end)
+    world.inner.failing = False
+    world.files.open(world.log.path, "rw").sync()
+    world.publish(1)
+
+
+def retry(world: World) -> None:
+    world.ready()
+    world.inner.failing = True
+    with suppress(OSError):
+        world.log.file.sync()
+    world.inner.failing = False
+    world.log.file.sync()
+
+
+MISBEHAVIOURS: list[tuple[str, Callable[[World], None]]] = [
+    ("rename", rename),
+    ("seal", seal_unnamed),
+    ("seal", seal_without),
+    ("checkpoint", checkpoint),
+    ("catalog", drop_catalog),
+    ("immutable", write_sealed),
+    ("immutable", unlink_sealed),
+    ("immutable", write_mapped),
+    ("immutable", cut_mapped),
+    ("state", close_unsynced),
+    ("state", close_untrimmed),
+    ("state", close_unnamed),
+    ("state", both_slots),
+    ("ceiling", above_ceiling),
+    ("ceiling", above_unsynced_ceiling),
+    ("watermark", false_watermark),
+    ("watermark", false_journal_watermark),
+    ("ack", ack_unsynced),
+    ("ack", ack_synced_before),
+    ("ack", ack_unnamed),
+    ("ack", ack_in_unnamed_folder),
+    ("ack", ack_unsynced_journal),
+    ("ack", ack_after_failure),
+    ("retry", retry),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "act"), MISBEHAVIOURS, ids=[act.__name__ for _, act in MISBEHAVIOURS]
+)
+def test_a_rule_trips(rule: str, act: Callable[[World], None]) -> None:
+    world = World()
+    act(world)
+    assert {line.split(":")[0] for line in world.files.violations} == {rule}
+    with pytest.raises(AssertionError, match=rule):
+        world.files.check()
+
+
+def test_every_rule_is_tried() -> None:
+    import esker.testing.monitor as module
+
+    assert module.__doc__ is not None
+    table = module.__doc__.split("a violation is\n")[1].split("\n\n")[0].splitlines()
+    rules = {line.split()[0] for line in table if line[4:5].strip()}
+    assert rules == {rule for rule, _ in MISBEHAVIOURS}
+
+
+def test_the_right_order_trips_nothing() -> None:
+    world = World("fsync")
+    world.ready()
+    world.redo()
+    world.journal.sync()
+    world.publish(1)  # by the journal
+    world.append()
+    world.log.sync(world.log.end)
+    world.publish(2)  # by itself
+    world.journal.drop()
+    world.log.mark()
+    world.log.sync(world.log.end)
+    world.state(ceiling=2, flags=CLEAN, segment=1, end_position=world.log.end)
+    world.log.seal(world.files)
+    world.files.check()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_healthy_engine_trips_nothing(seed: int) -> None:
+    driver = Driver(SimulatedDisk(seed), seed=seed)
+    monitor = Monitor(driver.disk)
+    driver.disk = monitor  # type: ignore[assignment]
+    driver.open()
+    driver.run(mixed(random.Random(seed), 40, wide=seed % 2 == 1))
+    driver.close()
+    monitor.check()
+    assert monitor._told  # it did look
+
+
+def keep_ceiling(shard: Shard, needed: int) -> None:
+    shard.ceiling = shard._reserve_at = needed + 1000
+
+
+def skip_sync(_shard: Shard, log: LogSegment, end: int) -> None:
+    log.synced = max(log.synced, end)
+
+
+@pytest.mark.parametrize(
+    ("rule", "owner", "name", "replacement"),
+    [
+        ("ack", Shard, "sync_directly", skip_sync),
+        ("ack", Journal, "sync", lambda journal: None),
+        ("ceiling", Shard, "reserve", keep_ceiling),
+        ("checkpoint", Shard, "sync_directly", skip_sync),
+        ("state", Shard, "sync_directly", skip_sync),
+    ],
+)
+def test_a_broken_engine_trips_it(
+    rule: str, owner: type, name: str, replacement: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, replacement)
+    monitor = Monitor(SimulatedDisk(1))
+    store = esker.open("/s", files=monitor, **OPTIONS)
+    topics = [store.create(f"t{number}", durability="disk") for number in range(12)]
+    for topic in topics:
+        topic.append(b"one", wait=True)
+    store.sync()  # so many at once go through a journal
+    topics[0].append(b"two", wait=True)
+    topics[0].sync()
+    store.close()
+    assert any(line.startswith(rule) for line in monitor.violations)
+
+
+def test_sealing_is_tried_again_without_writing_to_the_sealed_file() -> None:
+    """Found by the monitor: a failed sync of the directory made the footer be written twice."""
+    disk = SimulatedDisk(1)
+    monitor = Monitor(disk)
+    store = esker.open("/s", files=monitor, **OPTIONS)
+    topic = store.create("t", durability="disk", segment_records=1)
+    topic.append_many([b"one"])
+    topic.append_many([b"two"])
+    store.sync()
+    fault = disk.fail(Fault(errno.EIO, calls=frozenset({"sync_dir"})))
+    store.tick()
+    assert fault.hits == 1
+    disk.heal()
+    store.tick()
+    store.close()
+    monitor.check()
