@@ -14,6 +14,10 @@ import pytest
 from hypothesis import settings
 
 import esker
+from esker.engine import store as engine
+from esker.storage.files import SYSTEM_FILES
+from esker.storage.memory import MemoryFiles
+from esker.testing import Monitor
 from tests import fsck
 from tests.helpers import FORTY, HandClock
 from tests.suites import Suite, Tallies, summary
@@ -82,6 +86,26 @@ def nothing_is_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     if root is not None and _open_files(root):
         gc.collect()  # what only a cycle holds, such as a caught exception, is not a leak
         assert not _open_files(root), "files are still open after the test"
+
+
+@pytest.fixture(autouse=True)
+def durable_in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test in which something was called durable, or given up, before it might be.
+
+    Every store on the machine's disk or in memory is watched; what a test hands in as `files=` is
+    its own business, and other processes are out of sight.
+    """
+    watching = [Monitor(SYSTEM_FILES)]
+
+    def in_memory() -> Monitor:
+        watching.append(Monitor(MemoryFiles()))
+        return watching[-1]
+
+    monkeypatch.setattr(engine, "SYSTEM_FILES", watching[0])
+    monkeypatch.setattr(engine, "MemoryFiles", in_memory)
+    yield
+    for monitor in watching:
+        monitor.check()
 
 
 FSCK_BYTES = 64 << 20  # larger stores are not looked at
