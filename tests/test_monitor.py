@@ -219,6 +219,8 @@ def ack_synced_before(world: World) -> None:
 
 
 def ack_unnamed(world: World) -> None:
+    world.state(ceiling=100)
+    world.log = world.make(2)
     world.append()
     world.log.sync(world.log.end)
     world.publish(1)
