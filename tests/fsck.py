@@ -82,6 +82,7 @@ NAMES = {
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
     "quarantine": r"quarantine/.+",
+    "deleted": rf"topics/{N8}\.deleted/.+",
     "temporary": r".+\.tmp",
 }
 FIRST = ("esker.store", "catalog.lock")  # what lies in the directory of every store
@@ -507,6 +508,8 @@ class Judge:
                 self.topics = found[2]
                 if found[:2] != (generation, self.store):
                     self.problem(path, 8, "catalog of another generation or store")
+        for topic, _ in self.named["deleted"]:  # §11
+            self.topics = {key: entry for key, entry in self.topics.items() if key != topic}
         for *_, path in self.named["lock"]:
             if self.files[path] and self.files[path][:1] != b"{":
                 self.problem(path, 0, "a lock that does not say who holds it")
@@ -553,6 +556,9 @@ class Judge:
         if page and page.flags & CLEAN and page.segment:
             proven[page.segment] = max(proven.get(page.segment, 0), page.position)
         frontier = max(proven, default=0)
+        earliest = page.earliest if page else 0
+        while len(pieces) > 1 and pieces[1].base <= earliest:
+            pieces = pieces[1:]  # deleted on request, whether the file is gone or not
         records: list[Record] = []
         gaps: list[Gap] = []
         number, before = 0, (0, 0, 0, 0)
@@ -571,6 +577,8 @@ class Judge:
             header = found.header
             previous = tuple(header[12:16])  # end, chain, salt and high of the one before
             lost |= header.gap == 2
+            if index == 0 and piece.number > 1 and previous[0] <= earliest:
+                number, before = piece.number - 1, previous
             if piece.number != number + 1 or previous[0] != before[0]:
                 say(piece.path, 80, f"segment {piece.number} does not follow {number}")
                 if not sure and piece.empty:
@@ -607,6 +615,8 @@ class Judge:
             end = piece.base + max((each.head.row + each.head.count for each in kept), default=0)
             link = chain(kept) if piece.link is None else piece.link
             number, before = piece.number, (end, link, header.salt, high)
+        records = [record for record in records if record.offset >= earliest]
+        gaps = [Gap(max(g.first, earliest), g.last, g.reason) for g in gaps if g.last >= earliest]
         self.shards[entry["name"], shard] = Shard(records, gaps, before[0])
         self.agree(where, page, entry, pieces, before[0])
 
@@ -720,8 +730,8 @@ class Judge:
         durability = entry["options"]["durability"]
         if durability == "disk" and pieces and end > (page.ceiling if page else 0):
             self.problem(path, 32, f"offsets up to {end} were not set aside")
-        if page and (page.evicted or (page.earliest and durability != "ephemeral")):
-            self.problem(path, 64, "state speaks of dropped records")
+        if page and (page.evicted or page.earliest > max(end, page.end)):
+            self.problem(path, 64, f"begins at {page.earliest} and ends at {end}")
         if durability == "ephemeral" and pieces:
             self.problem(where, 0, "segments of a topic that has none")
         if not self.clean or page is None:

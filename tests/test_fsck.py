@@ -100,7 +100,8 @@ records = st.builds(
 steps = st.one_of(
     st.tuples(st.just("many"), st.integers(0, 2), st.lists(records, min_size=1, max_size=6)),
     st.tuples(st.just("one"), st.integers(0, 2), records),
-    st.sampled_from([("sync",), ("tick",), ("tick",), ("reopen",), ("kill",)]),
+    st.tuples(st.just("forget"), st.integers(0, 2), st.integers(0, 12)),
+    st.sampled_from([("sync",), ("tick",), ("tick",), ("reopen",), ("kill",), ("drop",)]),
     st.tuples(st.just("power"), st.integers(0, 2**20)),
 )
 options = st.fixed_dictionaries(
@@ -138,13 +139,21 @@ class Life:
             self.open()
         elif name in ("kill", "power"):
             self.die(*rest)
+        elif name == "drop":
+            if len(self.store) > 1:
+                self.store.delete(list(self.store)[-1])
+        elif name == "forget":
+            self.topic(rest[0]).delete(rest[1], shard=0)
         else:
-            topic = self.store[f"t{rest[0] % len(self.store)}"]
+            topic = self.topic(rest[0])
             with suppress(esker.BatchTooLarge):
                 if name == "one":
                     topic.append_many([rest[1]], wait=True)
                 else:
                     topic.append_many(rest[1])
+
+    def topic(self, number: int) -> Any:
+        return self.store[list(self.store)[number % len(self.store)]]
 
     def die(self, seed: int | None = None) -> None:
         self.store._context.forked = True  # such a handle closes without touching the disk
@@ -498,7 +507,8 @@ CLEAN: list[tuple[str, Damage]] = [
     ("state slot checksum", lambda p: p.flip(T + "state", 20)),
     ("state slot header", lambda p: p.state(flags=3)),
     ("state slot header", lambda p: p.state(zeros=b"x".ljust(392, b"\0"))),
-    ("dropped records", lambda p: p.state(earliest=1)),
+    ("begins at", lambda p: p.state(earliest=8)),
+    ("begins at", lambda p: p.state(evicted=1)),
     ("not written in turn", lambda p: p.state(generation=4)),
     ("state of another shard", lambda p: p.state(shard=1)),
     ("not closed", lambda p: p.state(flags=0)),

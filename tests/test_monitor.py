@@ -134,10 +134,25 @@ def write_sealed(world: World) -> None:
     world.put(world.log.path.replace(".log", ".seg")).write(0, [b"y"])
 
 
-def unlink_sealed(world: World) -> None:
-    path = world.log.path.replace(".log", ".seg")
-    world.put(path)
+def above_floor(world: World) -> None:
+    world.ready()
+    world.files.unlink(world.log.seal(world.files).path)
+
+
+def above_unsynced_floor(world: World) -> None:
+    world.ready()
+    path = world.log.seal(world.files).path
+    world.inner.failing = True
+    with suppress(OSError):
+        world.state(ceiling=100, earliest=1)
     world.files.unlink(path)
+
+
+def delete_topic_unsynced(world: World) -> None:
+    world.ready()
+    world.log.seal(world.files)
+    world.files.rename("/s/topics/00000001", "/s/topics/00000001.deleted")
+    world.files.unlink(world.log.path.replace("01/", "01.deleted/").replace(".log", ".seg"))
 
 
 def write_mapped(world: World) -> None:
@@ -265,7 +280,9 @@ MISBEHAVIOURS: list[tuple[str, Callable[[World], None]]] = [
     ("checkpoint", checkpoint),
     ("catalog", drop_catalog),
     ("immutable", write_sealed),
-    ("immutable", unlink_sealed),
+    ("floor", above_floor),
+    ("floor", above_unsynced_floor),
+    ("floor", delete_topic_unsynced),
     ("immutable", write_mapped),
     ("immutable", cut_mapped),
     ("state", close_unsynced),
@@ -319,7 +336,9 @@ def test_the_right_order_trips_nothing() -> None:
     world.log.mark()
     world.log.sync(world.log.end)
     world.state(ceiling=2, flags=CLEAN, segment=1, end_position=world.log.end)
-    world.log.seal(world.files)
+    path = world.log.seal(world.files).path
+    world.state(ceiling=2, earliest=2)
+    world.files.unlink(path)
     world.files.check()
 
 

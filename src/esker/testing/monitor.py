@@ -9,7 +9,9 @@ call against the rules below. What breaks one is kept in `violations`; `check` r
     seal        a log is deleted before its sealed segment, or none is needed, is durable by name
     checkpoint  a journal is deleted before the logs that it vouches for are durable themselves
     catalog     a catalog is deleted before a newer one is durable by name
-    immutable   a sealed or mapped file is written, cut or deleted
+    immutable   a sealed or mapped file is written or cut
+    floor       a sealed segment is deleted before it is durable that its records are: the shard
+                begins behind them, or its topic's directory has the name of a deleted one
     state       a state page says "closed" of a log that is not durable up to there, or its second
                 slot is written before the first was synced
     ceiling     a record of class `disk` is written at or above the ceiling that is durable
@@ -69,7 +71,7 @@ class Node:
         self.entries: _Vouched = []  # of a journal, written and not yet synced
         self.vouches: _Vouched = []  # and synced
         self.slot = -1  # of a state page: where one was written that is not yet synced
-        self.ceiling = -1  # that it holds
+        self.limits = (0, 0)  # the ceiling and the floor in it
 
     @property
     def in_file(self) -> int:
@@ -124,6 +126,7 @@ class Monitor:
         self._nodes: dict[str, dict[str, Node]] = {}  # by directory and name
         self._folders: dict[str, bool] = {}  # whether the name of one that was made is durable
         self._ceilings: dict[str, int] = {}  # by shard, durable
+        self._floors: dict[str, int] = {}  # by shard, durable: the first offset that is not deleted
         self._told: dict[str, int] = {}  # by shard: `durable` as it was last published
         self._open = 0
         self.recoveries = 0  # at work: they write frames again that were made before
@@ -155,7 +158,8 @@ class Monitor:
             if mode == "rw" and node.header is None and path.endswith(".log"):
                 self._learn(node)
             elif base_name(path) == names.STATE and parent(path) not in self._ceilings:
-                self._ceilings[parent(path)] = _ceiling(self._content(path))
+                ceiling, floor = _limits(self._content(path))
+                self._ceilings[parent(path)], self._floors[parent(path)] = ceiling, floor
             return MonitoredFile(self, file, node)
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
@@ -169,6 +173,8 @@ class Monitor:
             if node and not aside and (node.in_file < _NOWHERE or any(node.resized)):
                 self.broken("rename", old, "its content was not synced")
             self.inner.rename(old, new)
+            if node is None:
+                self._folders[new] = False
             for folder in [name for name in self._nodes if f"{name}/".startswith(f"{old}/")]:
                 self._nodes[new + folder[len(old) :]] = self._nodes.pop(folder)
             if node:
@@ -189,6 +195,12 @@ class Monitor:
             self.inner.make_dir(path)
             if new:
                 self._folders[path] = False
+
+    def remove_dir(self, path: str) -> None:
+        self.inner.remove_dir(path)
+        with self.guard:
+            self._folders.pop(path, None)
+            self._nodes.pop(path, None)
 
     def sync_dir(self, path: str) -> None:
         with self.guard:
@@ -238,7 +250,7 @@ class Monitor:
         return inside[base_name(path)]
 
     def _forget(self) -> None:
-        for known in (self._nodes, self._folders, self._ceilings, self._told):
+        for known in (self._nodes, self._folders, self._ceilings, self._floors, self._told):
             known.clear()
 
     def closed(self) -> None:
@@ -297,8 +309,14 @@ class Monitor:
                 self._catalog_may_go(path)
 
     def _segment_may_go(self, path: str) -> None:
-        if path.endswith(".seg"):
-            self.broken("immutable", path, "a sealed segment was deleted")
+        topic = parent(parent(path))
+        if topic.endswith(names.DELETED):
+            if not self._folders.get(topic, True):
+                self.broken("floor", path, "deleted before its topic was, durably")
+        elif path.endswith(".seg"):
+            floor, end = self._floors.get(parent(path), 0), _end(self._content(path))
+            if end > floor:
+                self.broken("floor", path, f"has offsets up to {end}, the shard begins at {floor}")
         elif not self._complete(path[:-3] + "seg") and _holds_records(self._content(path)):
             self.broken("seal", path, "deleted before its sealed segment was durable")
 
@@ -385,7 +403,7 @@ class Monitor:
             return
         if node.slot not in (-1, position):
             self.broken("state", node.path, "a slot was written before the other was synced")
-        node.slot, node.ceiling = position, found.ceiling
+        node.slot, node.limits = position, (found.ceiling, found.earliest)
         if not found.clean or not found.segment:
             return
         for name, log in self._nodes[parent(node.path)].items():
@@ -410,8 +428,8 @@ class Monitor:
     def synced(self, node: Node, entries: int) -> None:
         """After a sync: what it made durable besides the file itself."""
         if node.slot >= 0:
-            self._ceilings[parent(node.path)] = node.ceiling
-            node.slot = -1
+            folder, node.slot = parent(node.path), -1
+            self._ceilings[folder], self._floors[folder] = node.limits
         if entries and node.named:
             root = parent(parent(node.path))
             node.vouches += node.entries[:entries]
@@ -589,13 +607,28 @@ def _unhindered(files: Any) -> Iterator[None]:
         files.faults = faults
 
 
-def _ceiling(page: bytes) -> int:
+def _limits(page: bytes) -> tuple[int, int]:
+    """The ceiling and the floor that a state page gives."""
     slots = (
         state_format.decode_slot(page[at : at + state_format.SLOT_SIZE])
         for at in state_format.SLOT_POSITIONS
     )
-    whole = [(slot.generation, slot.ceiling) for slot in slots if not isinstance(slot, str)]
-    return max(whole, default=(0, 0))[1]
+    whole = [
+        (slot.generation, slot.ceiling, slot.earliest)
+        for slot in slots
+        if not isinstance(slot, str)
+    ]
+    return max(whole, default=(0, 0, 0))[1:]
+
+
+def _end(data: bytes) -> int:
+    """The offset behind a sealed segment; 0 if it cannot be read."""
+    header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
+    trailer = segment_format.decode_trailer(data[-segment_format.TRAILER_SIZE :])
+    if isinstance(header, str) or isinstance(trailer, str):
+        return 0
+    footer = segment_format.decode_footer(data[trailer[0] + frame.HEADER_SIZE :])
+    return 0 if isinstance(footer, str) else header.base + footer.records
 
 
 def _holds_records(log: bytes) -> bool:
