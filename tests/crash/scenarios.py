@@ -272,9 +272,11 @@ class Program(Driver):
 
     def stranger(self, topic: str) -> None:
         """Something that recovery has to move to quarantine, and some that it has to delete."""
-        folder = self._store[topic]._shards[0].folder
-        for name in ("notes", "00000009-000000000000.seg.tmp"):
-            self.disk.open(f"{folder}/{name}", "create").close()
+        shard = self._store[topic]._shards[0]
+        folder, log = shard.folder, shard.active
+        assert log is not None
+        for path in (f"{folder}/notes", log.path.removesuffix(".log") + ".seg.tmp"):
+            self.disk.open(path, "create").close()
         self.disk.sync_dir(folder)
 
     def rot(self, topic: str) -> None:
