@@ -29,7 +29,7 @@ import pytest
 import esker
 from esker.engine import committer
 from esker.storage import files
-from esker.testing import Call
+from esker.testing import LOST, Call
 from tests.crash.scenarios import (
     INTERRUPTS,
     SCENARIOS,
@@ -328,6 +328,23 @@ def test_a_sync_that_failed_is_not_asked_again_though_an_interrupt_hid_the_failu
         topic.append(b"three", wait=True)
     with pytest.raises(esker.Poisoned):
         store.close()
+
+
+def test_a_checkpoint_overlooks_no_log_whose_commit_was_interrupted() -> None:
+    at = 0
+    while True:
+        at += 1
+        program, interrupts = prepared("journal"), Interrupts(at)
+        program.run([("append", "j0"), ("append", "j1")])
+        with interrupts.at_work(), suppress(KeyboardInterrupt):
+            program.sync_all()
+        if not any(shard.in_doubt for shard in program._store._context.shards):
+            program.run([("sync_all",), ("checkpoint",)])
+            program.elsewhere(program.disk.crash(LOST), "power")
+        program.abandon()
+        if not interrupts.where[0]:
+            break
+    assert at > 100
 
 
 def test_what_an_interrupted_tick_did_not_sync_the_next_one_does(
