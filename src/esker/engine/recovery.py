@@ -185,7 +185,6 @@ def recover_shard(
 
     # 2. Files: what is a leftover, what is a stranger; what the journal has and a log lacks.
     _tidy(context, folder, say)
-    _forget(files, folder, state.earliest if state is not None else 0)
     config_bytes = len(catalog_format.encode_config(entry))
     owner = survey.Owner(context.store, entry.id, number, config_bytes)
     proven, needed = redo(files, folder, owner, replays, state, say)
@@ -285,14 +284,6 @@ def _finish_seal(
     else:
         say("corrupt_sealed", path, "the sealed segment is damaged")
         quarantine(context, path, "sealed")
-
-
-def _forget(files: Files, folder: str, start: int) -> None:
-    """Go on with a deletion. A power cut may have brought back a segment, and not the next one."""
-    for segment, following in pairwise(list_segments(files, folder)):
-        if not segment.sealed or following.base > start:
-            return
-        files.unlink(join(folder, names.segment(*segment[:2], sealed=True)))
 
 
 # -- logs
@@ -395,7 +386,7 @@ def _check_sequence(
     bases |= {log.number: log.base for log in logs}
     numbers = sorted(bases)
     for before, after in pairwise(numbers):
-        if after != before + 1:
+        if after != before + 1 and not survey.deleted_before(bases[after], start):
             ends = [log.base + log.next_row for log in logs if log.number == before]
             ends += [
                 survey.sealed_end(context.maps, folder, name, owner[:3]) or name.base

@@ -12,6 +12,7 @@ are no more, and `redo` tells the two apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from esker.engine import survey
@@ -70,6 +71,7 @@ def redo(
     log is proven, and the journals that had something a log lacked.
     """
     by_segment = {name.segment: name for name in list_segments(files, folder)}
+    gone = _deleted(by_segment.values(), replays, state)
     touched: dict[str, File] = {}
     proven: dict[int, int] = {}
     needed: set[str] = set()
@@ -78,8 +80,8 @@ def redo(
             name = by_segment.get(entry.segment)
             if name is None:
                 header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
-                if entry.position or _dropped(by_segment, entry, state) or isinstance(header, str):
-                    continue  # an older segment that has been dropped since
+                if entry.position or entry.segment in gone or isinstance(header, str):
+                    continue  # an older segment that has been deleted since
                 name = names.SegmentName(header.segment, header.base, False)
                 files.open(join(folder, names.segment(*name[:2], sealed=False)), "create").close()
                 by_segment[entry.segment] = name
@@ -107,12 +109,29 @@ def redo(
     return proven, needed
 
 
-def _dropped(there: dict[int, names.SegmentName], entry: Entry, state: State | None) -> bool:
-    """Whether a segment that is not there was deleted: one behind it begins below the floor."""
-    if state is None:
-        return False
-    behind = (name.base for number, name in there.items() if number > entry.segment)
-    return entry.next_offset <= state.earliest or any(base <= state.earliest for base in behind)
+def _deleted(
+    there: Iterable[names.SegmentName], replays: list[Replay], state: State | None
+) -> set[int]:
+    """The segments of which every record was deleted, as far as the journal can tell.
+
+    An entry says how far its shard had come, not its segment; so a segment is also known to end
+    where a later one begins that has records: one that was sealed, or is in the journal itself.
+    """
+    if state is None or not state.earliest:
+        return set()
+    reached: dict[int, int] = {}
+    begins = [(name.segment, name.base) for name in there if name.sealed]
+    for entry, data, _ in replays:
+        reached[entry.segment] = max(reached.get(entry.segment, 0), entry.next_offset)
+        header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
+        if not entry.position and not isinstance(header, str):
+            begins.append((header.segment, header.base))
+    floor = state.earliest
+    return {
+        number
+        for number, end in reached.items()
+        if min([end, *(base for later, base in begins if later > number)]) <= floor
+    }
 
 
 def _belongs(

@@ -190,8 +190,9 @@ def decide(
             if _is_empty(log):  # a roll that failed, after which the log before it went on
                 plan.remove.append(log)
                 continue
-            plan.aside.extend(whole[index:])
-            break
+            if not deleted_before(header.base, start):
+                plan.aside.extend(whole[index:])
+                break
         kept = _keep(log, header, following, frontier, proven.get(log.number, 0))
         if not kept.verdict.frames and not kept.damage and log.number > frontier:
             plan.remove.append(log)  # not even its CONFIG frame is there
@@ -200,6 +201,15 @@ def decide(
         plan.keep.append(kept)
         number, end = log.number, kept.end
     return plan
+
+
+def deleted_before(base: int, start: int) -> bool:
+    """Whether all that may be missing before a segment was deleted.
+
+    Deletions of files are not synced. A power cut may undo the first and keep the second, so that
+    among segments below the beginning of a shard any may be there.
+    """
+    return 0 < base <= start
 
 
 def _is_empty(log: Found) -> bool:
