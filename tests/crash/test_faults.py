@@ -24,7 +24,7 @@ import pytest
 
 import esker
 from esker.testing import KEPT, KINDS, LOST, Fate, Fault, SimulatedDisk
-from tests.crash.driver import Driver, Step
+from tests.crash.driver import ROOT, Driver, Step
 from tests.crash.ledger import Ledger, read
 from tests.crash.scenarios import (
     INTERRUPTS,
@@ -355,3 +355,18 @@ def test_a_record_that_was_refused_is_not_there_after_a_restart_either() -> None
         assert b"refused" not in [value for _, value in read(after.open(), "d").records]
         after.abandon()
     driver.close()
+
+
+@pytest.mark.parametrize("kind", ["EACCES", "short read"])
+def test_repair_declares_nothing_lost_that_it_could_not_read_for_a_moment(kind: str) -> None:
+    for at in range(1, calls("repair")[kind] + 1):
+        program = prepared("repair")
+        program.disk.fail(Fault(kind, at))
+        program.attempt([("repair",)], ())
+        program.disk.heal()
+        esker.repair(ROOT, files=program.disk)
+        store = program.open()
+        there = {record.value for record in store["f"].read(0, gaps="skip")}
+        known = {value for _, value in program.ledger.pages["f"].settled}
+        assert known - there <= program.rotten, f"{kind} at call {at}"
+        store.close()

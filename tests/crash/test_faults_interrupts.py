@@ -29,7 +29,7 @@ import pytest
 import esker
 from esker.engine import committer
 from esker.storage import files
-from esker.testing import LOST, Call
+from esker.testing import NAMES_ONLY, Call
 from tests.crash.scenarios import (
     INTERRUPTS,
     SCENARIOS,
@@ -330,6 +330,23 @@ def test_a_sync_that_failed_is_not_asked_again_though_an_interrupt_hid_the_failu
         store.close()
 
 
+def test_a_read_that_was_interrupted_is_done_again() -> None:
+    """Of sealed segments that nobody has looked at before, and of a log."""
+    at = 0
+    while True:
+        at += 1
+        program, interrupts = prepared("read a closed store"), Interrupts(at)
+        store = program.open()
+        with interrupts.at_work(), suppress(KeyboardInterrupt):
+            program.read("f")
+        program.read("f")
+        assert not held(store), interrupts.where
+        store.close()
+        if not interrupts.where[0]:
+            break
+    assert at > 100
+
+
 def test_a_checkpoint_overlooks_no_log_whose_commit_was_interrupted() -> None:
     at = 0
     while True:
@@ -340,7 +357,7 @@ def test_a_checkpoint_overlooks_no_log_whose_commit_was_interrupted() -> None:
             program.sync_all()
         if not any(shard.in_doubt for shard in program._store._context.shards):
             program.run([("sync_all",), ("checkpoint",)])
-            program.elsewhere(program.disk.crash(LOST), "power")
+            program.elsewhere(program.disk.crash(NAMES_ONLY), "power")  # the journal is gone, too
         program.abandon()
         if not interrupts.where[0]:
             break
