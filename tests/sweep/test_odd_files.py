@@ -7,6 +7,7 @@ with an error of Esker's that names the file. What was there before is there aft
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def test_what_is_no_file_is_refused_by_name(name: str, odd: Any, tmp_path: Path)
             odd(place, elsewhere)
             _use(root, place, mode)
             assert elsewhere.read_bytes() == bytes(of.disk.files[path]), f"{path} was written to"
+            shutil.rmtree(root)  # nobody is to look at it any more: it may lead to a device
 
 
 def _use(root: Path, place: Path, mode: Any) -> None:
@@ -116,3 +118,4 @@ def test_what_may_not_be_read_is_refused_by_name(name: str, tmp_path: Path) -> N
             told = str(problem)
             assert place.name in told or place.parent.name in told, f"does not say where: {told}"
         assert place.read_bytes() == before, f"{path} was changed without having been read"
+        shutil.rmtree(root)
