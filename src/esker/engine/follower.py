@@ -297,7 +297,7 @@ def _rows_of(segment: Segment, following: Sequence[Segment]) -> int | None:
     if not following or following[0].number != segment.number + 1:
         return None
     with suppress(Corruption):
-        return following[0].header.previous_end - segment.base
+        return max(0, following[0].header.previous_end - segment.base)
     return None
 
 

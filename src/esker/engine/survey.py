@@ -235,7 +235,8 @@ def _keep(
     if following and following[0].number == log.number + 1:
         after = following[0].header
         assert after is not None
-        if following[0].number <= frontier or not _is_empty(following[0]):
+        told = after.previous_end >= header.base  # else it speaks of something else
+        if told and (following[0].number <= frontier or not _is_empty(following[0])):
             rows = after.previous_end - header.base
     if log.number < frontier:
         proven = max(proven, whole(seen, rows))
