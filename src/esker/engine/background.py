@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 from esker.engine import tally
 from esker.engine.buffer import CLOSED, Buffer
@@ -36,7 +37,9 @@ class Background:
         self._wake_stop = threading.Event()
         self._sleeping_until = 0.0  # when the thread looks again by itself
         self._stop = False
-        self._dirty: set[Shard] = set()  # shards of class disk and fsync with unsynced bytes
+        # shards of class disk and fsync with unsynced bytes, in the order in which they became so:
+        # the same calls are to write the same bytes, also in the journal
+        self._dirty: dict[Shard, None] = {}
         self._next_tick = 0.0
         self._next_age = 0.0  # when to look for logs that are too old
         self._threads: list[threading.Thread] = []
@@ -56,7 +59,7 @@ class Background:
             if not self._dirty:
                 interval = self._context.options.sync_interval_us / 1e6
                 self._next_tick = self._context.clock.monotonic() + interval
-            self._dirty.add(shard)
+            self._dirty[shard] = None
             self._nudge(0.0 if shard.durability == "fsync" else self._next_tick)
 
     def age_soon(self) -> None:
@@ -97,31 +100,32 @@ class Background:
         while self._to_reserve:
             self._reserve(self._to_reserve.popleft())
         now = self._context.clock.monotonic()
-        urgent: set[Shard] = set()
+        urgent: dict[Shard, None] = {}
         while self._lingering and self._lingering[0][0] <= now:
             _, shard, buffer = self._lingering.popleft()
             self._flush_buffer(shard, buffer)
             if shard.durability == "fsync":
-                urgent.add(shard)
-        urgent |= {shard for shard in list(self._dirty) if shard.durability == "fsync"}
+                urgent[shard] = None
+        urgent |= {shard: None for shard in list(self._dirty) if shard.durability == "fsync"}
         if urgent:
-            self._sync(urgent)
+            self._sync(list(urgent))
         if now >= self._next_age:
             self._next_age = now + self._roll_aged()
         if self._dirty and now >= self._next_tick:
             self._next_tick = now + self._context.options.sync_interval_us / 1e6
-            dirty = set(self._dirty)
+            dirty = list(self._dirty)
             self._sync(dirty)
             for shard in dirty:
                 tally.tell(shard)
         return self._until_next()
 
-    def _sync(self, shards: set[Shard]) -> None:
-        self._dirty.difference_update(shards)
+    def _sync(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            self._dirty.pop(shard, None)
         try:
             self._context.committer.make_durable(shards)
         except BaseException:
-            self._dirty.update(shards)  # interrupted, and not done
+            self._dirty.update(dict.fromkeys(shards))  # interrupted, and not done
             raise
 
     def _roll_aged(self) -> float:
