@@ -407,7 +407,7 @@ class Writing(Handle):
             raise InvalidOption(
                 f"shard={shard}: topic {self.name!r} has {len(self._shards)} shards"
             )
-        if offset < writer.durable:
+        if offset < self._view(shard).durable:
             return
         with writer.lock:
             writer._flush()
