@@ -26,6 +26,7 @@ from esker.engine.shard import Shard
 from esker.errors import (
     BatchTooLarge,
     CommitTimeout,
+    EskerError,
     InvalidOption,
     OffsetOutOfRange,
     WouldBlock,
@@ -243,13 +244,14 @@ class Writing(Handle):
 
         What is buffered gets the time `now` of this call, so that times do not fall.
         """
-        with shard.lock:
-            if shard.buffer is not CLOSED:
-                shard._flush(now)
-            first = shard._write(bodies)
-        if shard.synced_later:
-            shard.context.background.sync_soon(shard)
-        return first
+        try:
+            with shard.lock:
+                if shard.buffer is not CLOSED:
+                    shard._flush(now)
+                return shard._write(bodies)
+        finally:  # also when it failed: what was buffered may be written
+            if shard.synced_later:
+                shard.context.background.sync_soon(shard)
 
     def _relieve(self, shard: Shard, wait: bool | float) -> None:
         """Too much waits for the disk: wait for it, here and now."""
@@ -394,10 +396,16 @@ class Writing(Handle):
     def sync(self) -> None:
         """Make everything appended so far durable; when this returns it survives power loss."""
         self._store._context.require_writable()
+        problems: list[EskerError] = []
         for shard in self._shards:
             with shard.lock:
-                shard._flush()
+                try:
+                    shard._flush()
+                except EskerError as problem:
+                    problems.append(problem)
         self._settle(self._shards)
+        for first in problems:
+            raise first
 
     def wait_durable(self, offset: int, shard: int = 0) -> None:
         """Wait until the record with this offset, appended before, survives power loss."""
@@ -412,6 +420,8 @@ class Writing(Handle):
         with writer.lock:
             writer._flush()
             if offset >= writer.next:
+                if writer.synced_later:
+                    writer.context.background.sync_soon(writer)
                 raise OffsetOutOfRange(
                     f"offset {offset} was not appended; the next is {writer.next}"
                 )
