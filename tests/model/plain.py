@@ -175,7 +175,7 @@ class PlainShard:
         gaps: list[Any] = [
             Missing(max(gap.first, first), min(gap.last, stop - 1), gap.reason)
             for gap in self.lost
-            if gap.first < stop and gap.last >= first
+            if first < stop and gap.first < stop and gap.last >= first
         ]
         return sorted(rows + gaps, key=lambda item: item[0])
 

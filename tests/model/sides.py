@@ -244,6 +244,10 @@ class Side:
             found = taken(topic.read(start.text, bound, limit=limit, **given))
             expected = _limited(expected, limit)
         assert found == expected, _difference(f"{name} {how} {start}:{stop}", found, expected)
+        if RAISED in found:
+            hit("read ended by a gap")
+        elif any(isinstance(item, Missing) for item in found[:-1]):
+            hit("read across a gap")
         return found
 
     def _expected(
@@ -303,13 +307,13 @@ class Side:
         assert found == expected, f"{name}[{offset}] of shard {number}: {found}, not {expected}"
         return found
 
-    def follow(self, name: str, start: Place | None) -> list[Any]:
+    def follow(self, name: str, start: Place | None) -> list[Any] | None:
         """A tail that is kept: takes what came since it was last asked; its lag is then 0."""
         topic, plain = self.store[name], self.topics[name]
         if name not in self.tails or start is not None:
-            start = start or Place("latest", "latest")
-            cursors = [resolve(shard, start) for shard in plain.shards]
-            self.tails[name] = topic.tail(start.text, gaps="yield"), cursors
+            place = start or Place("latest", "latest")
+            cursors = [resolve(shard, place) for shard in plain.shards]
+            self.tails[name] = topic.tail(place.text, gaps="yield"), cursors
         tail, cursors = self.tails[name]
         found = []
         for batch in tail.take():
@@ -321,7 +325,7 @@ class Side:
             cursors[number] += lag
         assert found == expected, _difference(f"{name} tail", found, expected)
         assert list(tail.cursors.values()) == cursors
-        return found
+        return found if start is not None else None  # a kept tail knows what was seen before
 
     def through_reader(self, name: str, start: Place, how: str) -> Any:
         """By a second handle that only reads, opened at some time and kept."""
@@ -377,9 +381,9 @@ class Side:
             told.append((end, durable))
         return told
 
-    def everything(self) -> None:
+    def everything(self, gaps: str = "yield") -> None:
         for name in self.topics:
-            self.read(name, Place(0, "offset"), None, shard=None, gaps="yield", how="read")
+            self.read(name, Place(0, "offset"), None, shard=None, gaps=gaps, how="read")
 
     # -- the end of a life, and the next one --
 

@@ -106,9 +106,7 @@ def _walked_footer(data: Any, salt: int) -> Footer | str:
     directory = Directory()
     for position, header in seen.frames:
         if header.kind == frame.DATA:
-            directory.add(
-                position, header.first_row, header.min_timestamp, header.max_timestamp
-            )
+            directory.add(position, header.first_row, header.min_timestamp, header.max_timestamp)
     found = (directory.positions, directory.first_rows, directory.min_timestamps,
              directory.max_timestamps)  # fmt: skip
     assert found == tuple(map(list, footer[6:])), "the directory is not that of the frames"
@@ -198,7 +196,7 @@ SMALL: Final[Sequence[Setting]] = (
     (columns, "FEW", 4),
     (writing, "FEW", 4),
     (shard, "BUFFER_RECORDS", 12),
-    (writing, "BUFFER_BYTES", 600),
+    (writing, "BUFFER_BYTES", 9000),  # more than the largest record here
     (writing, "SMALL_RECORD_BYTES", 64),
     (shard, "FRAMES_PER_CLEAN_LOG", 6),
     (shard, "RESERVE_OFFSETS", 16),
