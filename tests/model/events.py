@@ -21,7 +21,7 @@ EVERYWHERE: Final = (
     # what is appended
     "empty batch (many)", "empty batch (arrow)", "empty batch (batch)", "zero-length value",
     "record of the maximum size", "record above the maximum size", "batch too large",
-    "batch over several shards", "timestamp in the past", "timestamp before 1970", "records lost to a kill: buffered",
+    "batch over several shards", "timestamp in the past", "timestamp before 1970",
     # where a segment ends
     "roll by bytes", "roll by records", "roll by age", "segment exactly full",
     "segment one word too small", "seal merging frames", "seal in place", "lingered out",
@@ -33,6 +33,7 @@ EVERYWHERE: Final = (
     "time of a frame's largest", "time behind all", "time before all", "read across a gap",
     "read ended by a gap", "reader beside a writer", "second writer",
     # how a life ends
+    "records lost to a kill: buffered",
     "restart", "restart with nothing new", "restart with a buffer", "restart of an empty topic",
     "kill", "crash", "two deaths in a row", "death with a journal pending",
     "death with a buffer", "death between roll and seal", "crash that lost records",

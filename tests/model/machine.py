@@ -35,7 +35,7 @@ PAIRS = pick([None, None, None, (), (("h", b""),), (("", b"1"), ("b", b"22"))])
 STAMPS = pick(["none", "none", "none", "none", "now", "past", "future", "before 1970", "same"])
 ROWS = st.tuples(SIZES, KEYS, TEXTS, TEXTS, PAIRS, STAMPS)
 PLAIN = st.tuples(SIZES, *[st.none()] * 4, st.just("none"))
-BATCHES = st.lists(ROWS, max_size=5) | st.lists(PLAIN, max_size=6)
+BATCHES = st.lists(ROWS, max_size=5) | st.lists(PLAIN, max_size=6) | st.just([])
 KINDS = pick(
     [
         "earliest", "latest", "at the start", "at the start", "at the floor", "below the floor",

@@ -1,8 +1,8 @@
 """The model: a topic is a list.
 
-A `PlainTopic` has a `PlainShard` for each shard: a list of rows with their offsets, the offsets that
-are known to be lost, what is buffered, and three ends. It knows the documentation and nothing of
-the engine: no segment, no frame, no file. What it is asked, it answers by looking at every row.
+A `PlainTopic` has a `PlainShard` for each shard: a list of rows with their offsets, the offsets
+that are known to be lost, what is buffered, and three ends. It knows the documentation and nothing
+of the engine: no segment, no frame, no file. What it is asked, it answers by looking at every row.
 
 Where the documentation leaves room (when the background syncs, what a power cut takes, to which
 shard a record without a key goes) the model is told what happened, checks that it was allowed,

@@ -5,10 +5,10 @@ the model test is at work and put back behind it, so that both kinds of engine l
 and do the same steps in turn.
 
     AS_SHIPPED      nothing is changed
-    PLAIN_READS     no mapping (files are read), no cache of decoded frames or verified checksums, no
-                    binary search (every directory is scanned, and a sealed one is made by walking the
-                    frames), no short cut for few records, no append without a lock. What is
-                    written must be the same to the byte.
+    PLAIN_READS     no mapping (files are read), no cache of decoded frames or verified checksums,
+                    no binary search (every directory is scanned, and a sealed one is made by
+                    walking the frames), no short cut for few records, no append without a lock.
+                    What is written must be the same to the byte.
     ALL_OFF         besides: no buffer (every append is written), no company at commit, no journal,
                     no merging at sealing or at reading, no room taken ahead, no short cut for plain
                     lists

@@ -1,9 +1,10 @@
 """A topic is a list that survives: whatever is done in whatever order, they agree.
 
-A Hypothesis state machine does the same drawn steps to the engine, to the engine with optimisations
-switched off, and to a plain list: appends of all kinds, reads from every kind of position, restarts,
-kills, power cuts, clocks that jump. See machine.py for the steps, plain.py for the list, switches.py
-for what can be switched off, events.py for the boundaries that must have been hit.
+A Hypothesis state machine does the same drawn steps to the engine, to the engine with
+optimisations switched off, and to a plain list: appends of all kinds, reads from every kind of
+position, restarts, kills, power cuts, clocks that jump. See machine.py for the steps, plain.py for
+the list, switches.py for what can be switched off, events.py for the boundaries that must have
+been hit.
 
 A failure prints the shortest program that shows it. `ESKER_SEED` and the lot fix everything.
 """
