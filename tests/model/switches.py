@@ -102,7 +102,7 @@ def _walked_footer(data: Any, salt: int) -> Footer | str:
     footer = _read_footer(data, salt)
     if isinstance(footer, str):
         return footer
-    seen = scan.walk(sealed._MappedFile("", data), salt, fmt.HEADER_SIZE)
+    seen = scan.walk(sealed._MappedFile(data), salt, fmt.HEADER_SIZE)
     directory = Directory()
     for position, header in seen.frames:
         if header.kind == frame.DATA:

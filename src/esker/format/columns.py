@@ -174,12 +174,7 @@ def _few_optional(column: list[bytes | None]) -> list[bytes]:
 
 def to_columns(values: Sequence[bytes], extras: Mapping[int, Extra], now_us: int) -> Columns:
     """Arrow arrays of records collected one by one."""
-    try:
-        array = pa.array(values, _BINARY)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as problem:
-        raise InvalidRecord(f"a value is bytes or text: {problem}") from None
-    if array.null_count:
-        raise InvalidRecord("a value is bytes or text, not None; use b'' for an empty record")
+    array = pa.array(values, _BINARY)
     if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of values
         raise InvalidRecord("more than 2 GiB of values in one batch; append them in parts")
     if not extras:

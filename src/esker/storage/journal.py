@@ -133,9 +133,9 @@ class Journal:
         except StorageError:
             self.set_aside()  # it says nothing that is not so; the next opening removes it
             return
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        assert self._lock is not None
+        self._lock.release()
+        self._lock = None
 
     def set_aside(self) -> None:
         """Never touch this journal again; keep its lock, so that nobody takes it for dead."""

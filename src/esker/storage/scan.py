@@ -10,15 +10,21 @@ position that is known to have been durable, damage is corruption; above it, it 
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from esker.format import frame
 from esker.format.frame import Damage, Header
-from esker.storage.files import File
 
 _WINDOW: Final = 1 << 20
 _GLANCE: Final = 4 << 10
 _STEP: Final = 8
+
+
+class Readable(Protocol):
+    """What a walk needs of a file."""
+
+    def read(self, position: int, size: int) -> bytes: ...
+    def size(self) -> int: ...
 
 
 class Flaw(NamedTuple):
@@ -61,7 +67,7 @@ class Window:
 
     __slots__ = ("_data", "_file", "_piece", "_start", "size")
 
-    def __init__(self, file: File, size: int) -> None:
+    def __init__(self, file: Readable, size: int) -> None:
         self._file = file
         self._start = 0
         self._data: Any = b""
@@ -83,7 +89,7 @@ class Window:
 
 
 def walk(
-    file: File, salt: int, start: int, *, size: int | None = None, bodies: bool = True
+    file: Readable, salt: int, start: int, *, size: int | None = None, bodies: bool = True
 ) -> Walk:
     """Hop over all frames from `start`; with `bodies`, verify each body too."""
     size = file.size() if size is None else size

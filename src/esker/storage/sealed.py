@@ -8,7 +8,6 @@ be damaged, the directory is rebuilt from the frames, and `rebuilt` says why.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from typing import Any, Final
 
 from esker.errors import Corruption, FormatTooNew
@@ -100,7 +99,7 @@ class SealedSegment:
 
     def _rebuild(self, data: Any, header: SegmentHeader, reason: str) -> Footer:
         """A damaged footer costs a walk over the frames, not the data."""
-        seen = scan.walk(_MappedFile(self.path, data), header.salt, fmt.HEADER_SIZE, bodies=False)
+        seen = scan.walk(_MappedFile(data), header.salt, fmt.HEADER_SIZE, bodies=False)
         directory, rows, frames = Directory(), 0, list(seen.frames)
         while frames and frames[-1][1].flags & frame.MORE:
             frames.pop()  # the rest of the batch is lost, and a batch is handed out as a whole
@@ -230,10 +229,9 @@ class SealedSegment:
 class _MappedFile:
     """Mapped bytes behind the read side of a File, so that one walker serves both."""
 
-    __slots__ = ("_data", "path")
+    __slots__ = ("_data",)
 
-    def __init__(self, path: str, data: Any) -> None:
-        self.path = path
+    def __init__(self, data: Any) -> None:
         self._data = memoryview(data)
 
     def read(self, position: int, size: int) -> bytes:
@@ -241,17 +239,6 @@ class _MappedFile:
 
     def size(self) -> int:
         return len(self._data)
-
-    def write(self, position: int, parts: Sequence[Any]) -> None:
-        raise TypeError("a mapped file is never written")
-
-    def sync(self) -> None: ...
-    def truncate(self, size: int) -> None: ...
-    def allocate(self, size: int) -> None: ...
-    def map(self) -> Any:
-        return self._data
-
-    def close(self) -> None: ...
 
 
 def read_footer(data: Any, salt: int) -> Footer | str:
