@@ -320,10 +320,7 @@ def _header_parts(headers: Any) -> list[Any]:
     if headers.null_count:
         headers = pa.array([cell or [] for cell in headers.to_pylist()], HEADER_TYPE)
     count = len(headers)
-    offsets = headers.buffers()[1]
-    if offsets is None:
-        return [bytes((count + 1) * 4), bytes(4), b"", bytes(4), b""]
-    offsets = offsets.slice(headers.offset * 4, (count + 1) * 4)
+    offsets = headers.buffers()[1].slice(headers.offset * 4, (count + 1) * 4)
     first = memoryview(offsets).cast("i")[0]
     if first:
         offsets = _from_zero(offsets, first, count)

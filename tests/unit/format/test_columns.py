@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esker.errors import InvalidRecord
 from esker.format import columns as cols
 from esker.format.columns import FEW, HEADER_TYPE, Body, Columns, Extra
 
@@ -248,3 +249,32 @@ def test_null_headers_become_no_headers() -> None:
     part = Columns(pa.array([b"x", b"y", b"z"], pa.binary()), NOW, headers=headers)
     found = rows_of(decoded(cols.from_arrow(part)))
     assert [row[5] for row in found] == [None, {"a": b"1"}, None]
+
+
+@given(st.binary(max_size=40), STAMPS)
+def test_a_single_record_is_stored_as_a_list_of_one(value: bytes, stamp: int) -> None:
+    assert cols.one(value, stamp) == cols.from_lists([value], {}, stamp)
+
+
+def test_more_values_than_one_array_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunked = pa.chunked_array([[b"1"], [b"2"]], pa.binary())  # as Arrow makes it beyond 2 GiB
+    monkeypatch.setattr(cols.pa, "array", lambda values, kind: chunked)
+    with pytest.raises(InvalidRecord, match="more than 2 GiB"):
+        cols.to_columns([b"1", b"2"], {}, NOW)
+
+
+def test_nothing_has_no_bytes() -> None:
+    some = pa.array([b"12", b"345"], pa.binary())
+    assert [cols.value_bytes(some.slice(n)) for n in range(3)] == [5, 3, 0]
+    assert [bytes(part) for part in cols.binary_parts(some.slice(2))] == [bytes(4), b""]
+    empty = pa.array([b"", b""], pa.binary())
+    assert [bytes(part) for part in cols.binary_parts(empty)] == [bytes(12), b""]
+
+
+@pytest.mark.parametrize("count", [7, 8, 9, 16])
+def test_which_rows_have_a_key_is_stored_from_any_start(count: int) -> None:
+    cells = [None if n % 3 == 0 else b"%d" % n for n in range(count + 3)]
+    array = pa.array(cells, pa.binary()).slice(3)
+    values = pa.array([b"v"] * count, pa.binary())
+    back = decoded(cols.from_arrow(Columns(values, NOW, array)))
+    assert back.keys.to_pylist() == cells[3:]

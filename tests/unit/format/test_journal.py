@@ -81,3 +81,11 @@ def test_zeros_are_the_end_of_a_journal_and_half_an_entry_is_not() -> None:
     for kept in range(1, fmt.ENTRY_SIZE):
         assert fmt.decode_entry(head[:kept], 64, 3) != ""
         assert fmt.decode_entry(head[:kept].ljust(fmt.ENTRY_SIZE, b"\0"), 64, 3) != ""
+
+
+def test_a_header_that_is_cut_short_and_an_entry_of_another_kind_are_told() -> None:
+    assert fmt.decode_header(b"ESKERJNL") == "the file ends inside the journal header"
+    entry = bytearray(fmt.ENTRY_SIZE)
+    entry[:4] = b"ESKX"
+    entry[56:] = struct.pack("<Q", checksum(bytes(entry[:56]), 64 + 3))
+    assert fmt.decode_entry(bytes(entry), 64, 3) == "journal entry of an unknown kind"

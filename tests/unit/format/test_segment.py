@@ -138,6 +138,19 @@ def test_a_trailer_reads_back_and_each_of_its_bits_counts(position: int, file_ha
         assert isinstance(fmt.decode_trailer(bytes(flipped)), str), f"bit {bit} was believed"
 
 
+def test_a_damaged_header_is_told_from_one_that_was_never_there() -> None:
+    header = SegmentHeader(bytes(16), 7, 0, 1, segment=5, base=900, created=1, salt=2)
+    data = fmt.encode_header(header)
+    assert fmt.was_header(data, 5, 900)
+    damaged = bytearray(data)
+    damaged[0] ^= 1  # one of three things may be wrong
+    assert fmt.was_header(bytes(damaged), 5, 900)
+    assert not fmt.was_header(bytes(damaged), 6, 900)
+    assert not fmt.was_header(data, 6, 901), "of another segment"
+    assert not fmt.was_header(bytes(fmt.HEADER_SIZE), 5, 900)
+    assert not fmt.was_header(data[:-1], 5, 900)
+
+
 def test_a_trailer_that_is_cut_short_is_told() -> None:
     data = fmt.encode_trailer(128, 9)
     for kept in range(len(data)):

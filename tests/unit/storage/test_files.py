@@ -22,6 +22,7 @@ from esker.storage.files import (
     base_name,
     forget_pages,
     join,
+    on_fork,
     parent,
     replace_file,
     told,
@@ -428,6 +429,13 @@ def test_a_machine_without_a_boot_id_says_zeros(
 
     monkeypatch.setattr(door_module, "open", refuse, raising=False)
     assert real.files.boot_id() == bytes(16)
+
+
+def test_a_child_is_told_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **how: asked.append(how))
+    on_fork(test_a_child_is_told_that_it_is_one)  # type: ignore[arg-type]
+    assert asked == [{"after_in_child": test_a_child_is_told_that_it_is_one}]
 
 
 def test_paths_are_put_together_and_taken_apart(tmp_path: Path) -> None:

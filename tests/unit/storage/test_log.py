@@ -1,4 +1,4 @@
-"""The log being written: all of a batch or nothing, read while it grows, sealed in one of two ways."""
+"""The log being written: a batch or nothing, read while it grows, sealed in one of two ways."""
 
 from __future__ import annotations
 
@@ -101,6 +101,21 @@ def test_a_batch_of_several_frames_says_so_in_all_but_the_last() -> None:
     assert numbers(log.read(0, 4, 1 << 20)[1]) == [1, 2, 3, 4]
 
 
+def test_a_mark_between_records_is_read_over() -> None:
+    log = filled(disk(), frames=2)
+    log.mark()
+    log.append([body(b"4")])
+    assert numbers(log.read(0, 5, 1 << 20)[1]) == [0, 1, 2, 3, 4]
+
+
+def test_frames_whose_rows_do_not_follow_are_not_put_together() -> None:
+    log = filled(disk(), frames=2)
+    log.next_row += 3
+    log.append([body(b"7")])
+    assert numbers(log.read(0, 8, 1 << 20)[1]) == [0, 1, 2, 3]
+    assert numbers(log.read(7, 8, 1 << 20)[1]) == [7]
+
+
 def test_a_single_row_is_found_and_its_frame_kept_for_the_next() -> None:
     log = filled(disk())
     for row in (5, 4, 0, 7):
@@ -126,6 +141,7 @@ def test_a_time_is_found_among_frames_and_inside_of_one() -> None:
     stamped = log_on(disk())
     extras = {0: (None, None, None, None, 5), 1: (None, None, None, None, 9)}
     stamped.append([from_lists([b"1", b"2", b"3"], extras, 20)])
+    assert stamped.find_time(9, 1) == 1  # the row that has it is not to be looked at
     assert [stamped.find_time(time, 3) for time in (4, 5, 6, 9, 10, 20, 21)] == [
         0,
         0,
@@ -187,7 +203,7 @@ def test_a_failed_sync_is_final() -> None:
     with pytest.raises(DiskFull):
         log.sync(log.end)
     files.call = ""
-    with pytest.raises(StorageError, match="an earlier sync of .* failed"):
+    with pytest.raises(StorageError, match=r"an earlier sync of .* failed"):
         log.sync(log.end)
     assert (log.synced, log.in_file) == (0, 0)
 

@@ -1,4 +1,4 @@
-"""A sealed segment: found by its footer, or by walking when that is damaged; damage costs its frame."""
+"""A sealed segment: found by its footer, or by walking; damage costs its frame."""
 
 from __future__ import annotations
 
@@ -241,6 +241,18 @@ def test_a_segment_whose_frames_are_all_lost_tells_so(segment: SealedSegment) ->
     with pytest.raises(Corruption) as caught:
         segment.read(0, 8, 100)
     assert (caught.value.first, caught.value.last) == (100, 107)
+
+
+def test_a_time_is_found_behind_frames_that_are_lost(files: MemoryFiles) -> None:
+    """The directory knows the largest time so far, and that may have been one of a lost frame."""
+    log = log_on(files)
+    for n, seconds in enumerate((0, 5, 1, 9)):
+        log.append([body(b"%d" % n, at=NOW + seconds * 1_000_000)])
+    segment = sealed_on(files, log, merging=False)
+    assert segment.find_time(NOW + 3_000_000, 4) == 1
+    without(segment, 1)
+    assert segment.find_time(NOW + 3_000_000, 4) == 3
+    assert segment.find_time(NOW + 3_000_000, 3) == 3
 
 
 # ---- holes -----------------------------------------------------------------------------------
