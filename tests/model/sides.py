@@ -366,10 +366,15 @@ class Side:
                     assert ends == expected, f"{name} shard {number}: {ends}, not {expected}"
         return told
 
-    def ends(self, name: str) -> list[tuple[int, int]]:
-        """After every step. What is durable is learnt here: it may be more than was promised."""
-        topic, told = self.store[name], []
-        for number, shard in enumerate(self.topics[name].shards):
+    def ends(self, name: str, turn: int | None = None) -> list[tuple[int, int]]:
+        """After every step, of all shards or of two in turn.
+
+        What is durable is learnt here: it may be more than was promised.
+        """
+        topic, shards, told = self.store[name], self.topics[name].shards, []
+        count = len(shards)
+        for number in range(count) if turn is None else {turn % count, (turn + 1) % count}:
+            shard = shards[number]
             durable = topic.durable(number)
             assert shard.durable <= durable <= shard.next, (
                 f"{name} shard {number}: durable is {durable}, between {shard.durable} and"
@@ -425,10 +430,6 @@ class Side:
         if self.reader is not None:
             abandon(self.reader)
             self.reader = None
-
-    def end(self) -> None:
-        self.close()
-        self.verify()
 
 
 def abandon(store: esker.Store) -> None:

@@ -21,8 +21,8 @@ from tests.model.switches import ALL_OFF, PLAIN_READS, SMALL, SMALL_PLAIN_READS,
 from tests.suites import SEED, Tallies, scaled
 
 LOTS = 8
-STEPS = 50  # of one example
-EXAMPLES = 145  # of a lot, at scale 1
+STEPS = 60  # of one example
+EXAMPLES = 112  # of a lot, at scale 1
 
 pytestmark = [pytest.mark.crash, pytest.mark.suite, pytest.mark.timeout(900)]
 
