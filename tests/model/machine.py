@@ -52,7 +52,7 @@ OPTIONS = st.fixed_dictionaries(
         "shards": pick([1, 1, 1, 1, 2, 6, 6]),
         "segment_bytes": pick([4096, 8192, 8192, 16384]),
         "segment_records": pick([0, 0, 0, 3, 7]),
-        "segment_age": pick([0, 0, 1.0]),
+        "segment_age": pick([0, 1.0]),
         "compression": pick(["none", "none", "zstd"]),
     },
     optional={"max_record_bytes": pick([300, 1024]), "compress_min_bytes": pick([0, 64])},
@@ -300,9 +300,14 @@ class Machine(RuleBasedStateMachine):
     def limit(self, name: str) -> int:
         return self.sides[0].topics[name].options.max_record_bytes
 
-    @rule(topic=INDEX, first=INDEX, how=pick(["one by one", "many", "arrow"]), sync=st.booleans())
-    def scatter(self, topic: int, first: int, how: str, sync: bool) -> None:
-        """A record for every shard; then much is dirty at once."""
+    @rule(
+        topic=INDEX,
+        first=INDEX,
+        how=pick(["one by one", "many", "arrow"]),
+        then=pick(["", "", "sync", "sync", "die"]),
+    )
+    def scatter(self, topic: int, first: int, how: str, then: str) -> None:
+        """A record for every shard; then much is dirty at once, and goes through a journal."""
         name = self.name_of(topic)
         keys = [b"%d" % ((first + n) % 10) for n in range(8)]
         rows = [Row(b"for " + key, key) for key in keys]
@@ -312,8 +317,10 @@ class Machine(RuleBasedStateMachine):
             told = self.both(lambda side: side.append_many(name, rows, False, how), name)
             if isinstance(told, list) and len(told) > 1:
                 hit("batch over several shards")
-        if sync:
+        if then:
             self.both(lambda side: side.sync_all())
+        if then == "die":
+            self.die_once("kill", None)
 
     @rule(topic=INDEX, number=INDEX, how=pick(["flush", "sync", "all", "all", "offset"]))
     def make_sure(self, topic: int, number: int, how: str) -> None:
@@ -332,7 +339,7 @@ class Machine(RuleBasedStateMachine):
 
     # -- time --
 
-    @rule(how=pick(["tick", "tick", "sleep", "sleep", "set", "set"]), index=INDEX)
+    @rule(how=pick(["tick", "tick", "sleep", "sleep", "set"]), index=INDEX)
     def time(self, how: str, index: int) -> None:
         """Time passes and the background does what is due (it also seals); or it passes and
         nobody looks; or somebody sets the wall clock, forward or back."""
@@ -422,9 +429,21 @@ class Machine(RuleBasedStateMachine):
             self.close_and_open(False)
 
     @precondition(lambda self: self.steps >= LIFE_MIN)
-    @rule(how=pick(["kill", "crash", "crash"]), again=pick(["", "", "", "close", "kill", "crash"]),
-          fate=FATES)  # fmt: skip
-    def die(self, how: str, again: str, fate: str | int) -> None:
+    @rule(
+        topic=INDEX,
+        last=pick(["", "append", "batch", "batch"]),
+        how=pick(["kill", "crash", "crash"]),
+        again=pick(["", "", "", "close", "kill", "crash"]),
+        fate=FATES,
+    )
+    def die(self, topic: int, last: str, how: str, again: str, fate: str | int) -> None:
+        """After a last write, which nobody has synced, or after none."""
+        name = self.name_of(topic)
+        row = Row(b"last" * 50)  # six of them are several frames where limits are small
+        if last == "append":
+            self.both(lambda side: side.append(name, row), name)
+        elif last == "batch":
+            self.both(lambda side: side.append_many(name, [row] * 6, False, "many"), name)
         self.die_once(how, fate if how == "crash" else None)
         if again == "close":
             self.close_and_open(False)
@@ -450,6 +469,7 @@ class Machine(RuleBasedStateMachine):
     def close(self, *, verify: bool) -> None:
         for side in self.sides:
             with side.switches:
+                side.last_look()
                 side.close()
         self.same_bytes()
         if verify:
@@ -470,6 +490,7 @@ class Machine(RuleBasedStateMachine):
         if any(shard.rolled for shard in side.store._context.shards):
             hit("death between roll and seal")
         self.same_bytes()
+        self.both(lambda side: side.last_look())
         self.both(lambda side: side.die(CORNERS.get(drawn, drawn)))  # type: ignore[call-overload]
         self.same_bytes()
         self.steps = 0
@@ -482,5 +503,9 @@ class Machine(RuleBasedStateMachine):
             return
         if self.ending[0]:
             self.die_once(*self.ending)
+            for name in self.sides[0].topics:
+                self.both(lambda side, name=name: side.append(name, Row(b"on"), True), name)  # type: ignore[misc]
+        self.both(lambda side: side.everything("yield", "slice"))
         self.both(lambda side: side.everything("raise"))
+        self.both(lambda side: side.numbers())
         self.close(verify=True)

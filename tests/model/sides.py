@@ -39,6 +39,7 @@ OPTIONS: dict[str, Any] = {
     "background": False, "journals": 1, "journal_bytes": 64 << 10, "sync_interval": SYNC_INTERVAL,
 }  # fmt: skip
 RAISED = "raised"
+KEYS = [b"%d" % number for number in range(100)]  # some for every shard
 HEADERS = pa.map_(pa.string(), pa.binary())
 
 
@@ -337,16 +338,22 @@ class Side:
             return None
         return self.read(name, start, None, shard=None, gaps="yield", how=how, store=self.reader)
 
+    def last_look(self) -> None:
+        """Whoever reads beside a writer sees all of it up to the end of its life."""
+        for name in self.topics if self.reader is not None else ():
+            self.through_reader(name, Place(0, "offset"), "read")
+
     def second_writer(self, name: str) -> None:
         """Another handle may not write what this one writes."""
-        topic = self.store[name]
-        if not all(shard.writing for shard in topic._shards):
+        held = [shard.number for shard in self.store[name]._shards if shard.writing]
+        if not held:
             return
         hit("second writer")
+        key = next(key for key in KEYS if self.topics[name].home(key) in held)
         other = self._open()
         assert other.recovery.clean, str(other.recovery)
         with pytest.raises(esker.WriterBusy):
-            other[name].append(b"mine?", wait=True)
+            other[name].append(b"mine?", key, wait=True)
         other.close()
 
     def numbers(self) -> Any:
@@ -386,9 +393,9 @@ class Side:
             told.append((end, durable))
         return told
 
-    def everything(self, gaps: str = "yield") -> None:
+    def everything(self, gaps: str = "yield", how: str = "read") -> None:
         for name in self.topics:
-            self.read(name, Place(0, "offset"), None, shard=None, gaps=gaps, how="read")
+            self.read(name, Place(0, "offset"), None, shard=None, gaps=gaps, how=how)
 
     # -- the end of a life, and the next one --
 
