@@ -75,6 +75,7 @@ class NoMaps:
 
     def drop(self, path: str) -> None: ...
     def clear(self) -> None: ...
+    def renew(self) -> None: ...
 
 
 def _scan(before: Callable[[Any, Any], bool]) -> Callable[..., int]:
@@ -168,7 +169,7 @@ _READS: Final[Sequence[Setting]] = (
     (hole, "bisect_right", _right),
     (reader, "bisect_left", _left),
     (reader, "bisect_right", _right),
-    (sealed, "FRAME_MERGE_BELOW", 0),
+    (sealed, "FRAME_JOIN_BELOW", 0),
     (merge, "_FEW", 0),
     (writing, "one", _by_arrow),
     (Writing, "append", _with_lock),
@@ -182,7 +183,7 @@ _WRITES: Final[Sequence[Setting]] = (
     (LogSegment, "seal", _in_place(LogSegment.seal)),
     (LogSegment, "allocate_ahead", lambda self, size, limit: None),
     (log, "FRAME_BYTES_TARGET", 0),
-    (segment, "FRAME_MERGE_BELOW", 0),
+    (segment, "FRAME_JOIN_BELOW", 0),
 )
 
 AS_SHIPPED: Final = Switches("as shipped")
@@ -209,7 +210,9 @@ SMALL: Final[Sequence[Setting]] = (
     (segment.split, "__defaults__", (512,)),
     (log, "FRAME_BYTES_TARGET", 512),
     (log, "FRAME_MERGE_BELOW", 256),
-    (segment, "FRAME_MERGE_BELOW", 256),
-    (sealed, "FRAME_MERGE_BELOW", 256),
+    (log, "FRAME_JOIN_BELOW", 256),
+    (segment, "FRAME_JOIN_BELOW", 256),
+    (sealed, "FRAME_JOIN_BELOW", 256),
+    (scan, "_GLANCE", 64),
     (scan, "_WINDOW", 256),
 )

@@ -149,3 +149,6 @@ class CatalogFile:
 
     def find(self, name: str) -> TopicEntry | None:
         return next((entry for entry in self.catalog.topics if entry.name == name), None)
+
+    def by_id(self, topic_id: int) -> TopicEntry | None:
+        return next((entry for entry in self.catalog.topics if entry.id == topic_id), None)

@@ -87,6 +87,8 @@ def test_two_generations_are_kept_and_the_newest_counts(files: MemoryFiles) -> N
     assert [entry.name for entry in other.catalog.topics] == ["a", "b", "c"]
     assert other.find("b") is not None
     assert other.find("x") is None
+    assert other.by_id(2) == other.find("b")
+    assert other.by_id(9) is None
     assert other.load(), "loading again finds nothing newer"
 
 

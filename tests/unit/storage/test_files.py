@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 from collections.abc import Callable
@@ -158,6 +157,20 @@ def test_a_directory_is_made_once_and_never_over_a_file(door: Door) -> None:
     put(door, "f")
     with pytest.raises(UnsafePath, match="it is not a directory"):
         door.files.make_dir(door.path("f"))
+
+
+def test_only_an_empty_directory_is_removed(door: Door) -> None:
+    door.files.make_dir(door.path("d"))
+    put(door, "d/x")
+    with pytest.raises(StorageError) as caught:
+        door.files.remove_dir(door.path("d"))
+    assert caught.value.errno == errno.ENOTEMPTY
+    door.files.unlink(door.path("d", "x"))
+    door.files.remove_dir(door.path("d"))
+    assert door.files.kind(door.path("d")) == ""
+    with pytest.raises(StorageError) as missing:
+        door.files.remove_dir(door.path("d"))
+    assert missing.value.errno == errno.ENOENT
 
 
 def test_a_directory_lists_one_level_and_none_that_is_missing(door: Door) -> None:
@@ -403,9 +416,11 @@ def test_a_kernel_that_has_no_locks_is_an_error(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "fcntl", refuse)
-    with pytest.raises(StorageError, match="No locks available"):
-        real.files.lock(real.path("lock"), "")
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "_take", staticmethod(refuse))
+        with pytest.raises(StorageError, match="No locks available"):
+            real.files.lock(real.path("lock"), "")
+    assert real.files.holder(real.path("lock")) is None
 
 
 def test_a_full_disk_costs_a_lock_its_label_only(

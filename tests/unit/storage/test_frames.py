@@ -119,8 +119,8 @@ def test_small_frames_are_handed_out_together_and_large_ones_alone() -> None:
         return [(0, framed(body(b"1"))[1]._replace(raw_size=size), b"") for size in raw]
 
     assert frames_together(sizes(10, 10, 10)) == 3
-    assert frames_together(sizes(10, 40_000, 10)) == 1
-    assert frames_together(sizes(40_000, 10)) == 1
+    assert frames_together(sizes(10, 300_000, 10)) == 1
+    assert frames_together(sizes(300_000, 10)) == 1
     assert frames_together(sizes(*[30_000] * 30)) == 18
 
 

@@ -87,7 +87,7 @@ def test_few_bytes_at_a_time_is_one_frame_at_a_time() -> None:
 
 
 def test_a_large_frame_is_read_alone() -> None:
-    log = filled(disk(), frames=3, size=20_000)
+    log = filled(disk(), frames=3, size=200_000)
     assert numbers(log.read(0, 6, 1 << 20)[1]) == [0, 1]
 
 

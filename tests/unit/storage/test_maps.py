@@ -51,6 +51,13 @@ def test_a_mapping_is_dropped_before_its_file_is() -> None:
     assert maps.bytes == 0
 
 
+def test_a_forked_child_is_not_kept_out_by_a_thread_it_does_not_have() -> None:
+    maps = Maps(with_files(400), 1000)
+    maps._lock.acquire()  # somebody was in here when the process was forked
+    maps.renew()
+    assert bytes(maps.get("/0").data) == b"0" * 400
+
+
 def test_of_two_threads_that_map_a_file_at_once_one_wins() -> None:
     files = with_files(400)
     maps = Maps(files, 1000)

@@ -51,7 +51,7 @@ def test_rows_are_read_from_any_row_to_any_other(segment: SealedSegment) -> None
 
 def test_large_frames_are_read_one_by_one(files: MemoryFiles) -> None:
     log = filled(files, frames=2)
-    log.append([body(b"%020000d" % 4, b"%020000d" % 5)])
+    log.append([body(b"%0200000d" % 4, b"%0200000d" % 5)])
     segment = sealed_on(files, log, merging=False)
     assert numbers(segment.read(0, 6, 1 << 20)[1]) == [0, 1, 2, 3]
     assert numbers(segment.read(4, 6, 1 << 20)[1]) == [4, 5]
