@@ -86,3 +86,41 @@ def test_a_shard_that_cannot_be_written_does_not_keep_the_others_from_being_sync
             topic.sync()
         disk.heal()
         assert [topic.durable(0), topic.durable(1)] == [1, 0]
+
+
+def test_records_of_class_ephemeral_that_a_restart_took_are_a_gap(
+    disk: SimulatedDisk, clock: ManualClock
+) -> None:
+    """Deleted records are passed over; these were lost."""
+    with open_on(disk, clock) as store:
+        topic = store.create("t", durability="ephemeral")
+        topic.append_many([b"0", b"1", b"2"])
+        assert topic.delete(1) == 1
+        assert [record.value for record in topic.read(0)] == [b"1", b"2"]
+    with open_on(disk, clock) as store:
+        topic = store["t"]
+        for _ in range(2):  # before the first append of this life, and after it
+            with pytest.raises(esker.DataGap) as caught:
+                list(topic.read(0))
+            gap = caught.value.gap
+            assert (gap.first, gap.last, gap.reason) == (1, 2, "evicted")
+            assert topic.earliest() == 3
+            topic.append(b"3", wait=True)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_time_is_not_found_among_deleted_records(
+    disk: SimulatedDisk, clock: ManualClock, sealed: bool
+) -> None:
+    with open_on(disk, clock) as store:
+        topic = store.create("t", segment_records=4)
+        stamps = (100, 5, 6, 50, 7, 60)
+        for stamp in stamps:
+            topic.append(b"", timestamp=stamp, wait=True)
+        if sealed:
+            store.tick()
+        topic.delete(1)
+        for time in range(0, 110, 5):
+            expected = next((n for n in range(1, 6) if stamps[n] >= time), 6)
+            found = [record.offset for record in topic.read(f"@1970-01-01T00:00:00.{time:06d}")]
+            assert found == list(range(expected, 6)), f"at or after {time}"

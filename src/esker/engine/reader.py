@@ -109,9 +109,22 @@ def find_time(view: View, timestamp: int) -> int:
     for segment in segments[max(at, least) :]:
         rows = min(segment.rows, view.visible - segment.base)
         row = segment.find_time(timestamp, rows)
+        if row < view.earliest - segment.base:  # deleted: look at those that are there
+            row = _first_since(segment, timestamp, view.earliest - segment.base, rows)
         if row < rows:
-            return max(segment.base + row, view.earliest)
+            return segment.base + row
     return view.visible
+
+
+def _first_since(segment: Segment, timestamp: int, row: int, stop: int) -> int:
+    """The first row at or after a time, from `row` on; `stop` when there is none."""
+    while row < stop:
+        row, columns = segment.read(row, stop, BATCH_BYTES)
+        for index, stamp in enumerate(timestamp_array(columns).to_pylist()):
+            if stamp >= timestamp:
+                return row + index
+        row += columns.count
+    return stop
 
 
 def read_batches(

@@ -160,7 +160,8 @@ class Shard:
                 self.next = (
                     state.end_offset if state.clean else max(state.ceiling, state.end_offset)
                 )
-                self.visible = self.durable = self.earliest = self.next
+                self.visible = self.durable = self.next
+                self.earliest = state.earliest
 
     def let_go(self) -> None:
         """In a forked child: close our copy of the kernel lock; the parent keeps it."""
@@ -184,8 +185,6 @@ class Shard:
         self.next = state.end_offset if state is not None else 0
         self.ceiling = max(self.next, state.ceiling if state is not None else 0)
         self.earliest = state.earliest if state is not None else 0
-        if self.durability == "ephemeral":
-            self.earliest = self.next
         logs = [name for name in found if not name.sealed]
         end = self.next
         if logs:
