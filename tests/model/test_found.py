@@ -124,3 +124,30 @@ def test_a_time_is_not_found_among_deleted_records(
             expected = next((n for n in range(1, 6) if stamps[n] >= time), 6)
             found = [record.offset for record in topic.read(f"@1970-01-01T00:00:00.{time:06d}")]
             assert found == list(range(expected, 6)), f"at or after {time}"
+
+
+def test_the_length_of_a_slice_does_not_count_deleted_records(
+    disk: SimulatedDisk, clock: ManualClock
+) -> None:
+    with open_on(disk, clock) as store:
+        topic = store.create("t")
+        topic.append_many([b"0", b"1", b"2"])
+        topic.delete(2)
+        assert len(topic[0:]) == len(list(topic[0:])) == len(topic) == 1
+
+
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_another_process_finds_the_new_topic_of_a_name_that_was_deleted(
+    disk: SimulatedDisk, clock: ManualClock, durability: str
+) -> None:
+    with open_on(disk, clock) as store:
+        store.create("t", durability=durability).append(b"old", wait=True)
+        with esker.open(ROOT, "r", files=disk, clock=clock, background=False) as other:
+            held = other["t"]
+            assert len(list(held.read())) == (durability == "disk")
+            store.delete("t")
+            store.create("t").append(b"new", wait=True)
+            for _ in range(2):
+                with pytest.raises(esker.TopicNotFound):
+                    list(held.read())
+            assert [record.value for record in other["t"].read()] == [b"new"]

@@ -77,6 +77,7 @@ class Context:
         self.forked = False
         self.recover_again = _nothing  # set by the store
         self.is_listed: Callable[[int], bool] = _never  # set by the store: a topic in the catalog?
+        self.forsaken: Callable[[TopicEntry], None] = _unheard  # set by the store: it was deleted
         self.committer: Committer
         self.background: Background
         self.shards: list[Shard] = []
@@ -91,6 +92,7 @@ class Context:
         """What to say of a shard whose directory is not there."""
         removed = parent(folder) + names.DELETED
         if self.files.kind(removed) or not self.is_listed(entry.id):
+            self.forsaken(entry)
             return deleted(entry.name)
         return Corruption(
             f"the directory of topic {entry.name!r} is missing", path=folder, reason="missing"
@@ -111,6 +113,10 @@ class Context:
             )
         if self.read_only:
             raise ReadOnlyStore(f'{self.root} was opened with mode="r"; open it with mode="rw"')
+
+
+def _unheard(_: TopicEntry) -> None:
+    """Stands in until the store sets its own."""
 
 
 def _never(_: int) -> bool:

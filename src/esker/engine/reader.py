@@ -231,6 +231,7 @@ def read_one(view: View, offset: int) -> Record | None:
 
 def count_records(view: View, first: int, end: int) -> int:
     """How many records lie in [first, end), gaps left out; looks at directories only."""
+    first = max(first, view.earliest)
     return sum(
         max(0, min(end, segment.base + segment.rows) - max(first, segment.base))
         for segment in view.segments[max(0, bisect_right(view.segments, first, key=_base) - 1) :]

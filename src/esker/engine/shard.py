@@ -154,6 +154,8 @@ class Shard:
     def look(self) -> None:
         """Class ephemeral, not yet written by this handle: where the last one left off."""
         with self.lock:
+            if not self.writing and not self.context.files.kind(self.folder):
+                raise self.context.vanished(self.entry, self.folder)
             state = None if self.writing or self._looked else self._state.load()
             self._looked = True
             if state is not None:

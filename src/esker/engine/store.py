@@ -69,6 +69,7 @@ class Store:
         context.background = Background(context)
         context.recover_again = self._recover_again
         context.is_listed = self._is_listed
+        context.forsaken = self._forsaken
         self.recovery: Recovery = Recovery()
         """What was found and done when the store was opened."""
         _open_stores.add(self)
@@ -87,11 +88,13 @@ class Store:
         """The topic of that name; it is created by its first append if need be."""
         self._context.require_open()
         topic = self._topics.get(name) if isinstance(name, str) else None
-        if topic is None:
+        if topic is None or topic._gone:
             opts.topic_name(name)
             with self._lock:
                 topic = self._topics.get(name)
-                if topic is None:
+                if topic is None or topic._gone:
+                    if topic is not None:
+                        self._catalog.refresh()
                     topic = self._topics[name] = Topic(self, name, self._lookup(name))
         return topic
 
@@ -184,6 +187,12 @@ class Store:
     def _is_listed(self, topic_id: int) -> bool:
         self._catalog.refresh()
         return self._catalog.by_id(topic_id) is not None
+
+    def _forsaken(self, entry: TopicEntry) -> None:
+        """Another process deleted a topic: `store[name]` is a new one, or none, from now on."""
+        topic = self._topics.get(entry.name)  # no lock: whoever noticed it holds one of his own
+        if topic is not None and topic._entry is not None and topic._entry.id == entry.id:
+            topic._gone = True
 
     def _limit_of(self, name: str) -> int:
         entry = self._lookup(name)
