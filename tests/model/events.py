@@ -22,6 +22,7 @@ EVERYWHERE: Final = (
     "empty batch (many)", "empty batch (arrow)", "empty batch (batch)", "zero-length value",
     "record of the maximum size", "record above the maximum size", "batch too large",
     "batch over several shards", "timestamp in the past", "timestamp before 1970",
+    "records deleted", "topic deleted",
     # where a segment ends
     "roll by bytes", "roll by records", "roll by age", "segment exactly full",
     "segment one word too small", "seal merging frames", "seal in place", "lingered out",

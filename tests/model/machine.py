@@ -22,7 +22,7 @@ from tests.model.sides import Place, Side
 from tests.model.switches import ALL_OFF, AS_SHIPPED, Switches
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TOPICS_MAX = 3
+NAMES = ("t0", "t1", "t2")
 LIFE_MIN = 5  # steps, at the least: something is to happen in a life
 CORNERS = {"lost": LOST, "kept": KEPT, "names": NAMES_ONLY, "unnamed": UNNAMED}
 
@@ -236,10 +236,10 @@ class Machine(RuleBasedStateMachine):
 
     # -- topics and appending --
 
-    @precondition(lambda self: len(self.sides[0].topics) < TOPICS_MAX)
+    @precondition(lambda self: len(self.sides[0].topics) < len(NAMES))
     @rule(options=OPTIONS)
     def create(self, options: dict[str, Any]) -> None:
-        name = f"t{len(self.sides[0].topics)}"
+        name = next(name for name in NAMES if name not in self.sides[0].topics)
         self.both(lambda side: side.create(name, options))
 
     @rule(topic=INDEX, drawn=ROWS, wait=st.booleans())
@@ -365,6 +365,23 @@ class Machine(RuleBasedStateMachine):
             self.both(lambda side: side.sync_all())
         else:
             self.both(lambda side: side.wait_durable(name, at, offset), name)
+
+    @rule(topic=INDEX, before=PLACES, index=INDEX)
+    def delete(self, topic: int, before: Any, index: int) -> None:
+        name = self.name_of(topic)
+        place = self.place(name, before, index)
+        shard, _ = self.shard_of(name, index)
+        everywhere = place.kind != "offset" and bool(index & 1)
+        self.both(lambda side: side.delete(name, place, None if everywhere else shard), name)
+
+    @precondition(lambda self: len(self.sides[0].topics) > 1)
+    @rule(topic=INDEX, again=OPTIONS)
+    def drop(self, topic: int, again: dict[str, Any]) -> None:
+        """Delete a topic; a new one of the same name knows nothing of it."""
+        name = self.name_of(topic)
+        hit("topic deleted")
+        self.both(lambda side: side.drop(name))
+        self.create(again)
 
     # -- time --
 

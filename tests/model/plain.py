@@ -75,6 +75,7 @@ class PlainShard:
         self.limits = limits
         self.rows: list[tuple[int, Row]] = []
         self.lost: list[Missing] = []
+        self.floor = 0  # what was before is deleted
         self.next = 0
         self.durable = 0
         self.pending: list[Row] = []
@@ -84,8 +85,9 @@ class PlainShard:
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, PlainShard)
-        mine = (self.rows, self.lost, self.next, self.durable, self.pending)
-        return mine == (other.rows, other.lost, other.next, other.durable, other.pending)
+        mine = (self.rows, self.lost, self.floor, self.next, self.durable, self.pending)
+        theirs = (other.rows, other.lost, other.floor, other.next, other.durable, other.pending)
+        return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -140,6 +142,19 @@ class PlainShard:
         self.durable = max(self.durable, upto)
         self.batches = [batch for batch in self.batches if batch[1] > self.durable]
 
+    def delete_before(self, offset: int) -> int:
+        """Delete durable rows; returns how many they were."""
+        offset = min(offset, self.durable)
+        if offset <= self.earliest:
+            return 0
+        before = len(self.rows)
+        self.floor = offset
+        self.rows = [item for item in self.rows if item[0] >= offset]
+        self.lost = [
+            gap._replace(first=max(gap.first, offset)) for gap in self.lost if gap.last >= offset
+        ]
+        return before - len(self.rows)
+
     # -- reading --
 
     @property
@@ -148,7 +163,11 @@ class PlainShard:
 
     @property
     def earliest(self) -> int:
-        return self.lost[0].last + 1 if self.lost and self.lost[0].first == 0 else 0
+        """The first offset that is there; one that was lost is not, unless others were before."""
+        begins = self.durability == "ephemeral" or not self.floor
+        if begins and self.lost and self.lost[0].first == self.floor:
+            return self.lost[0].last + 1
+        return self.floor
 
     @property
     def seen(self) -> list[tuple[int, Row]]:
@@ -191,7 +210,7 @@ class PlainShard:
     def _begin_at(self, offset: int) -> None:
         self.rows, self.pending, self.batches = [], [], []
         self.next = self.durable = offset
-        self.lost = [Missing(0, offset - 1, "evicted")] if offset else []
+        self.lost = [Missing(self.floor, offset - 1, "evicted")] if offset > self.floor else []
 
     def settle(self, name: str, items: list[Item], end: int, death: Death) -> None:
         """After a death: is what is there a legal rest? Then go on from it."""

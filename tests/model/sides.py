@@ -216,6 +216,29 @@ class Side:
             if shard.durability == "fsync" or late:
                 shard.became_durable(shard.next)
 
+    def delete(self, name: str, before: Place, shard: int | None) -> int:
+        """Records before a position, durably; all that was appended is then durable, too."""
+        shards = self.topics[name].shards
+        gone = self.store[name].delete(before.text, shard)
+        self._synced(self.topics[name])
+        expected = 0
+        for each in shards if shard is None else [shards[shard]]:
+            expected += each.delete_before(resolve(each, before))
+        assert gone == expected, f"{name}: deleted {gone} before {before}, not {expected}"
+        if gone:
+            hit("records deleted")
+        return gone
+
+    def drop(self, name: str) -> None:
+        """A topic with all that is in it."""
+        self.store.delete(name)
+        del self.topics[name]
+        self.tails.pop(name, None)
+        assert name not in self.store
+        if self.reader is not None:
+            with pytest.raises(esker.TopicNotFound):
+                list(self.reader[name].read())
+
     def _shards(self) -> list[PlainShard]:
         return [shard for plain in self.topics.values() for shard in plain.shards]
 
@@ -424,6 +447,7 @@ class Side:
         labels = self.store.recovery.labels
         assert not NOT_BY_A_CRASH.intersection(labels), str(self.store.recovery)
         self.labels = sorted(labels)
+        assert list(self.store) == sorted(self.topics), "what was deleted stays so"
         for name, plain in self.topics.items():
             assert name in self.store, f"{name} is gone"
             topic = self.store[name]
