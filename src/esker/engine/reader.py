@@ -17,7 +17,7 @@ from esker.engine.context import Context
 from esker.engine.follower import Follower
 from esker.errors import Corruption, DataGap, InvalidOption, StorageError
 from esker.format.catalog import TopicEntry
-from esker.format.columns import Columns
+from esker.format.columns import Columns, timestamp_array
 from esker.format.segment import GAP_CORRUPT, GAP_REASONS, SegmentHeader
 from esker.options import WAIT_SECONDS_MAX
 from esker.positions import EARLIEST, LATEST, Position
