@@ -57,3 +57,9 @@ def test_a_name_that_is_not_ours_is_not_taken_for_ours(name: str) -> None:
         names.parse_segment, names.parse_catalog, names.parse_journal, names.parse_number
     ]  # fmt: skip
     assert [parse(name) for parse in parsers] == [None] * 4
+
+
+def test_what_is_left_of_a_deleted_topic_is_known_by_its_number() -> None:
+    assert names.parse_deleted(names.topic(12) + names.DELETED) == 12
+    assert names.parse_deleted(names.topic(12)) is None
+    assert names.parse_deleted("notes" + names.DELETED) is None

@@ -303,6 +303,69 @@ def test_a_short_read_goes_on_where_it_stopped(real: Door, monkeypatch: pytest.M
     file.close()
 
 
+def test_a_read_that_ends_before_the_file_does_is_an_error(
+    real: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = real.files.open(put(real, "a", b"0123456789"), "r")
+    pread, asked = os.pread, [0]
+
+    def empty(times: int) -> Callable[[int, int, int], bytes]:
+        def read(fd: int, size: int, at: int) -> bytes:
+            asked[0] += 1
+            return b"" if asked[0] <= times else pread(fd, size, at)
+
+        asked[0] = 0
+        return read
+
+    monkeypatch.setattr(os, "pread", empty(3))  # as if the file had just grown
+    assert file.read(0, 10) == b"0123456789"
+    monkeypatch.setattr(os, "pread", empty(100))
+    with pytest.raises(StorageError, match="the read ended before the file"):
+        file.read(0, 10)
+    file.close()
+
+
+def test_a_size_or_a_lock_that_cannot_be_asked_for_is_told(
+    real: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = real.files.open(put(real, "a", b"1"), "r")
+    real.files.lock(real.path("lock"), "").release()  # type: ignore[union-attr]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", refuse)
+        with pytest.raises(StorageError, match="cannot look at"):
+            file.size()
+        patch.setattr(RealFiles, "_label", staticmethod(refuse))
+        with pytest.raises(StorageError, match="cannot look at"):
+            real.files.holder(real.path("lock"))
+    file.close()
+
+
+def test_a_page_that_the_disk_has_no_room_for_is_told(
+    real: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        with pytest.raises(DiskFull, match="cannot write to"):
+            real.files.page(real.path("page"), 64, writable=True)
+
+
+def test_pages_in_memory_go_with_their_directory() -> None:
+    files = MemoryFiles()
+    files.make_dir("/d")
+    files.page("/d/page", 64, writable=True)[0] = 7
+    files.rename("/d", "/e")
+    assert files.page("/e/page", 64, writable=False)[0] == 7
+    files.remove_dir("/e")
+    with pytest.raises(StorageError):
+        files.page("/e/page", 64, writable=False)
+
+
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOSPC])
 def test_room_ahead_is_a_wish_but_a_full_disk_is_an_error(
     real: Door, monkeypatch: pytest.MonkeyPatch, number: int

@@ -72,6 +72,15 @@ def test_a_log_that_cannot_be_begun_leaves_no_file() -> None:
     assert files.list(FOLDER) == []
 
 
+def test_what_a_failed_beginning_left_makes_way_and_a_log_with_records_does_not() -> None:
+    files = disk()
+    log_on(files).close()  # of a creation that failed, and could not be undone either
+    log = log_on(files)
+    log.append([body(b"1")])
+    with pytest.raises(StorageError, match="File exists"):
+        log_on(files)
+
+
 def test_rows_are_read_from_any_row_to_any_other() -> None:
     log = filled(disk())
     assert (log.base, log.number, log.rows, log.frames) == (100, 1, 8, 5)
@@ -206,6 +215,19 @@ def test_a_failed_sync_is_final() -> None:
     with pytest.raises(StorageError, match=r"an earlier sync of .* failed"):
         log.sync(log.end)
     assert (log.synced, log.in_file) == (0, 0)
+
+
+def test_an_interrupt_says_nothing_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: MemoryFile) -> None:
+        raise KeyboardInterrupt
+
+    log = filled(disk())
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFile, "sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.sync(log.end)
+    log.sync(log.end)
+    assert log.synced == log.end
 
 
 def test_a_follower_takes_in_what_was_written_behind_its_back() -> None:
@@ -393,6 +415,19 @@ def test_a_merge_never_leaves_a_row_out(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Corruption, match="records are damaged on disk"):
         log.seal(files)
     assert files.kind(log.path) == "file"
+
+
+def test_a_merge_that_finds_no_room_leaves_no_half_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: MemoryFile) -> None:
+        if self.path.endswith(".tmp"):
+            raise told(OSError(errno.ENOSPC, "No space left on device"), "sync", self.path)
+
+    files = disk()
+    log = filled(files)
+    monkeypatch.setattr(MemoryFile, "sync", full)
+    with pytest.raises(DiskFull):
+        log.seal(files)
+    assert files.list(FOLDER) == [log.path.rpartition("/")[2]]
 
 
 def test_the_config_frame_is_kept_by_sealing() -> None:

@@ -47,6 +47,7 @@ def test_rows_are_read_from_any_row_to_any_other(segment: SealedSegment) -> None
             row, columns = segment.read(first, stop, 1 << 20)
             assert (row, numbers(columns)) == (first, list(range(first, stop)))
     assert numbers(segment.read(2, 8, 1)[1]) == [2, 3]
+    assert numbers(segment.read(2, 8, 100)[1]) == [2, 3], "the next one would be too much"
 
 
 def test_large_frames_are_read_one_by_one(files: MemoryFiles) -> None:
