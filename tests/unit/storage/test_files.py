@@ -337,6 +337,7 @@ def test_a_size_or_a_lock_that_cannot_be_asked_for_is_told(
         patch.setattr(os, "fstat", refuse)
         with pytest.raises(StorageError, match="cannot look at"):
             file.size()
+    with monkeypatch.context() as patch:
         patch.setattr(RealFiles, "_label", staticmethod(refuse))
         with pytest.raises(StorageError, match="cannot look at"):
             real.files.holder(real.path("lock"))

@@ -16,7 +16,7 @@ from esker.testing import Fault, SimulatedDisk
 
 FOLDER = "/journal"
 STORE = bytes(range(16))
-LIMIT = 4096
+LIMIT = 64 << 10
 
 
 @pytest.fixture
