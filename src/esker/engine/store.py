@@ -186,7 +186,7 @@ class Store:
 
     def _is_listed(self, topic_id: int) -> bool:
         self._catalog.refresh()
-        return self._catalog.by_id(topic_id) is not None
+        return any(entry.id == topic_id for entry in self._catalog.catalog.topics)
 
     def _forsaken(self, entry: TopicEntry) -> None:
         """Another process deleted a topic: `store[name]` is a new one, or none, from now on."""
