@@ -187,7 +187,8 @@ class Background:
                 if shard.counters is not None:
                     shard.counters.add("seal_errors")
                 LOG.warning("sealing %s: %s", shard.folder, problem)
-                shard.trouble = problem
+                # not itself: its traceback would hold the log open, and its room, once deleted
+                shard.trouble = EskerError(str(problem))
             self._to_seal.popleft()
         return False
 
