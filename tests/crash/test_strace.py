@@ -102,7 +102,7 @@ INJECTIONS = [
     "fdatasync:signal=SIGKILL:when=3", "fdatasync:signal=SIGKILL:when=17",
     "pwrite64:signal=SIGKILL:when=9", "pwrite64:signal=SIGKILL:when=40",
     "fdatasync:error=EIO:when=6", "pwrite64:error=ENOSPC:when=12",
-    "fsync:signal=SIGKILL:when=4", "fallocate:error=ENOSPC:when=2",
+    "fsync:signal=SIGKILL:when=4", "fallocate:error=ENOSPC:when=1",
 ]  # fmt: skip
 ERRORS = {"poisoned", "disk_full", "storage", "too_many_files"}
 
