@@ -186,9 +186,9 @@ class Background:
             except EskerError as problem:
                 if shard.counters is not None:
                     shard.counters.add("seal_errors")
-                LOG.warning("sealing %s: %s", shard.folder, problem)
-                # not itself: its traceback would hold the log open, and its room, once deleted
+                # not the error itself: its traceback holds the log open, and its room, once deleted
                 shard.trouble = EskerError(str(problem))
+                LOG.warning("sealing %s: %s", shard.folder, shard.trouble)
             self._to_seal.popleft()
         return False
 
