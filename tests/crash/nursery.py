@@ -40,7 +40,7 @@ from tests.crash.ledger import Ledger
 PIPE_BYTES = 1 << 20
 TOLD = (
     "creating", "forget", "created", "trying", "buffered", "wrote", "flushed", "synced", "failed",
-    "reopened", "ready",
+    "forgetting", "forgotten", "dropping", "dropped", "reopened", "ready",
 )  # fmt: skip
 DOORS = (
     "open", "page", "rename", "unlink", "make_dir", "sync_dir", "list", "kind", "lock", "holder",
@@ -54,7 +54,7 @@ class Telling(Ledger):
 
     def __init__(self, fd: int, ledger: Ledger) -> None:
         super().__init__()
-        self.pages = ledger.pages
+        self.pages, self.perhaps = ledger.pages, ledger.perhaps
         self._fd = fd
 
     def __getattribute__(self, name: str) -> Any:
@@ -80,7 +80,8 @@ class Telling(Ledger):
 def settle(ledger: Ledger) -> None:
     """As `Ledger.settle`, without a store to look at: after a clean close nothing is missing."""
     for page in ledger.pages.values():
-        page.settled = page.settled + page.written
+        kept = [item for item in page.settled + page.written if item[0] >= page.floor]
+        page.settled = kept
         page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
 
 
@@ -324,7 +325,10 @@ class Nursery:
         chance = random.Random(f"workload {self.seed} {self.lot // 2}")
         enough = self.told["kills"] + limit
         while self.told["kills"] < enough:
-            steps = mixed(chance, chance.choice((4, 8, 12)), wide=chance.random() < 0.3)
+            steps = mixed(
+                chance, chance.choice((4, 8, 12)), wide=chance.random() < 0.3,
+                deleting=chance.random() < 0.3,
+            )  # fmt: skip
             calls, writes = self.calls_of(steps)
             for number, at in enumerate(range(1 + self.lot % 2, calls + 1, 2)):
                 self.new_store()
@@ -353,7 +357,7 @@ class Nursery:
         for life in range(lives):
             if life % 12 == 11:
                 self.new_store()
-            steps = mixed(self.chance, 30, wide=life % 2 == 1)
+            steps = mixed(self.chance, 30, wide=life % 2 == 1, deleting=life % 3 == 0)
             if timed:
                 after = self.chance.uniform(0.0, 0.005)
                 self.kill(steps * 4, after=after, threads=self.chance.random() < 0.5)
