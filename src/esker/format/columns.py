@@ -352,6 +352,8 @@ def decode(body: Any, bits: int, count: int, min_timestamp: int) -> Columns:
     nodes = cursor.optional(count, _STRING) if bits & NODES else None
     headers = cursor.headers(count) if bits & HEADERS else None
     data = cursor.take(_last(value_offsets, count))
+    if cursor.at != cursor.size:  # a count that is not the body's would be read as other offsets
+        raise ValueError(f"a frame body of {cursor.size} bytes, of which {cursor.at} are used")
     values = pa.Array.from_buffers(_BINARY, count, [None, value_offsets, data], 0)
     return Columns(values, stamps, keys, tags, nodes, headers)
 

@@ -36,6 +36,7 @@ MAGIC: Final = b"ESKF"
 VERSION: Final = 1
 HEADER_SIZE: Final = 64
 ALIGN: Final = 8
+ROWS_MAX: Final = (1 << 32) - 1
 
 # kinds
 DATA: Final = 1  # records, as columns
@@ -144,6 +145,8 @@ def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Dama
         return Damage("frame header does not match its checksum")
     if fields[0] != MAGIC or fields[1] != VERSION or fields[2] not in KINDS or fields[3] > ZSTD:
         return Damage("frame header of an unknown kind or version")
+    if fields[7] + fields[8] > ROWS_MAX:
+        return Damage("frame header with rows that no segment has")
     return Header._make(fields[2:])
 
 

@@ -76,8 +76,12 @@ def merge(frames: Iterable[tuple[int, Header, Any]], path: str) -> Columns:
 
 
 def _plausible(count: int, body: Any) -> bool:
-    """Whether the offsets that a count promises are there; if not, `decode` says what is wrong."""
-    return len(body) >= (count + 1) * 4 and 0 <= _LAST.unpack_from(body, count * 4)[0] <= len(body)
+    """Whether the body is as long as a count says; if not, `decode` tells what is wrong."""
+    begin = ((count + 1) * 4 + 7) & -8
+    if len(body) < begin:
+        return False
+    (last,) = _LAST.unpack_from(body, count * 4)
+    return bool(last >= 0 and begin + frame.padded(last) == len(body))
 
 
 _SECOND: Final = struct.Struct("<4xi")

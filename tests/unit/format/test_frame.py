@@ -25,8 +25,8 @@ FIELDS = st.fixed_dictionaries(
         "columns": st.integers(0, 31),
         "body_size": U32,
         "raw_size": U32,
-        "count": U32,
-        "first_row": U32,
+        "count": st.integers(0, 2**31 - 1),  # together they are a number of rows
+        "first_row": st.integers(0, 2**31),
         "min_timestamp": I64,
         "max_timestamp": I64,
         "synced": U32,
@@ -137,6 +137,12 @@ def test_a_header_is_found_inside_a_larger_buffer() -> None:
     found = frame.decode_header(memoryview(b"x" * 200 + data), 200, 200, 9)
     assert isinstance(found, Header)
     assert found.count == 1
+
+
+def test_rows_that_no_segment_has_are_damage() -> None:
+    for count, first_row in ((1, 2**32 - 1), (2**32 - 1, 1), (2**32 - 1, 2**32 - 1)):
+        data = framed(b"", 0, 7, count=count, first_row=first_row)
+        assert isinstance(frame.decode_header(data, 0, 0, 7), Damage)
 
 
 @pytest.mark.parametrize(
