@@ -395,10 +395,8 @@ class Shard:
 
     def _drop_forgotten(self) -> None:
         """Unlink sealed segments that end where the shard begins, or before; never the last."""
-        gone: list[SealedSegment] = []
-        while len(self.segments) > len(gone) + 1 and len(self.sealed) > len(gone) \
-                and self.segments[len(gone) + 1].base <= self.earliest:  # fmt: skip
-            gone.append(self.sealed[len(gone)])
+        ends = [segment.base for segment in self.segments[1:]]
+        gone = [each for each, end in zip(self.sealed, ends, strict=False) if end <= self.earliest]
         if gone:
             self.sealed = self.sealed[len(gone) :]
             self._publish_segments()
