@@ -23,7 +23,8 @@ def encode_hole(position: int, end: int, salt: int, first_row: int, rows: int) -
     body = bytes(end - position - frame.HEADER_SIZE)
     head, _ = frame.encode_header(
         kind=frame.HOLE, position=position, salt=salt, body_size=len(body), raw_size=len(body),
-        body_checksum=checksum(body, salt), count=rows, first_row=first_row, synced=position,
+        body_checksum=checksum(body, salt) if body else 0, count=rows, first_row=first_row,
+        synced=position,
     )  # fmt: skip
     return head + body
 
