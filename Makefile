@@ -1,7 +1,7 @@
 # make setup    an environment in .venv with everything the other targets need (once)
 # make demo     see it work
 # make check    lint, format, types, architecture: seconds
-# make test     check, then the whole suite; suites that explore at a fifth, no mutants (all of it: FULL=1)
+# make test     check, then the whole suite; suites that explore at a tenth, no mutants (all of it: FULL=1)
 # make test-fast  the same with a small part of the states that the suites explore, for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
@@ -63,7 +63,7 @@ check: setup
 
 test: check
 	@echo "test: the suite, on $(WORKERS) workers"
-	@ESKER_SCALE=$(if $(FULL),1,0.2) $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
+	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
 		$(if $(FULL),,--ignore tests/zoo) $(TESTS)
 
 test-fast: check

@@ -13,7 +13,7 @@ share. The counts of all parts are added up and printed at the end of the run, a
 
 Two numbers from the environment steer all suites:
 
-    ESKER_SCALE   how much to do: 1 is all of it, `make test` does a fifth, `torture` 20 times
+    ESKER_SCALE   how much to do: 1 is all of it, `make test` does a tenth, `torture` 20 times
     ESKER_SEED    where chance begins; the same seed does the same things
 """
 
