@@ -93,13 +93,13 @@ class Machine(RuleBasedStateMachine):
         """Some go first where chance seldom comes (whole examples do without some rules)."""
         row = (7, None, None, None, None, "none")
         if where == "shards":
-            self.create({"shards": 3})
+            self.create({"shards": 3, "segment_bytes": 8192})
             self.scatter(1, 0, "many", "sync")
         elif where == "writer":
             self.append(0, row, True)
             self.beside(0, ("earliest", 0), "write")
         elif where == "age":
-            self.create({"segment_age": 1.0})
+            self.create({"segment_age": 1.0, "segment_bytes": 8192})
             self.append(1, row, True)
             self.time("sleep", 1)
             self.append(1, row, True)
