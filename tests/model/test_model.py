@@ -22,7 +22,7 @@ from tests.suites import SEED, Tallies, scaled
 
 LOTS = 8
 STEPS = 60  # of one example
-EXAMPLES = 96  # of a lot, at scale 1
+EXAMPLES = 93  # of a lot, at scale 1
 
 pytestmark = [pytest.mark.crash, pytest.mark.suite, pytest.mark.timeout(900)]
 
