@@ -426,3 +426,22 @@ def test_a_directory_that_somebody_took_away_is_damage_and_not_a_deletion(
         if mode == "rw":
             with pytest.raises(esker.Corruption, match="directory of topic 't' is missing"):
                 store["t"].append(b"x", wait=True)
+
+
+def test_counting_back_from_the_end_does_not_count_what_is_deleted() -> None:
+    disk = SimulatedDisk()
+    with simulated(disk) as store:
+        store.create("t", durability="disk").append_many([b"a", b"b", b"c"])
+        store.sync()
+        store["t"].delete("latest")
+        store["t"].append(b"lost")
+        disk = disk.crash(LOST)
+    with simulated(disk) as store:
+        (gap,) = store["t"].read(3, gaps="yield")
+        assert isinstance(gap, esker.Gap)
+        assert gap.first == 3
+        assert list(store["t"].read(-1, gaps="yield")) == [], "no record is left to count"
+        store["t"].append(b"next")
+        store["t"].flush()
+        for back in (-1, -2, -9):
+            assert [record.value for record in store["t"].read(back)] == [b"next"]

@@ -129,6 +129,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "state slot": (lambda d: flip(d / EVENTS / "state", 20), "state", "/state"),
     "state padding": (lambda d: flip(d / EVENTS / "state", 700), "state", "/state"),
     "counters": (lambda d: flip(d / EVENTS / "counters", 56), "counters", "/counters"),
+    "counters a directory": (
+        lambda d: ((d / EVENTS / "counters").unlink(), (d / EVENTS / "counters").mkdir()),
+        "unreadable",
+        "/counters",
+    ),
     "segment header": (lambda d: flip(segment(d, ORDERS, 0), 60), "header", ".seg"),
     "log header": (lambda d: flip(segment(d, ORDERS, -1), 60), "header", ".log"),
     "sealed frame": (lambda d: flip(segment(d, ORDERS, 0), 700), "frame", ".seg"),

@@ -87,15 +87,16 @@ def resolve(view: View, position: Position) -> int:
 
 
 def find_back(view: View, records: int) -> int:
-    """The offset that so many records, gaps not counted, before the end."""
+    """The offset so many records before the end; neither gaps nor what is deleted counts."""
     offset = view.visible
     for segment in reversed(view.segments):
         if records <= 0:
             break
-        held = max(0, min(segment.rows, view.visible - segment.base))
-        if held:
-            offset = segment.base + max(0, held - records)
-            records -= held
+        first = max(segment.base, view.earliest)
+        stop = min(segment.base + segment.rows, view.visible)
+        if first < stop:
+            offset = max(first, stop - records)
+            records -= stop - first
     return max(offset, earliest_of(view))
 
 

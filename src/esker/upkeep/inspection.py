@@ -170,10 +170,15 @@ class _Inspector:
             else:
                 self.durable = page.proven(found.entry.id, found.number)
             return
-        if self.files.kind(path):
+        if not self.files.kind(path):
+            return
+        try:
             fresh = not any(self._read(path, counters_format.PAGE_SIZE))
-            if not fresh:
-                found.say("counters", path, "not a counters page")
+        except StorageError as problem:
+            found.say("unreadable", path, str(problem))
+            return
+        if not fresh:
+            found.say("counters", path, "not a counters page")
 
     def state(self) -> None:
         found = self.found
