@@ -46,6 +46,12 @@ FOUND: dict[str, tuple[str, list[Damage]]] = {
                     Damage("cut", f"{SHARD}/00000002-00000000000000000012.seg", 298)]),
     "a journal cut between two entries is told":
         ("redone", [Damage("cut", f"{ROOT}/journal/00000001.journal", 1320)]),
+    "the identity of another store is told from a damaged catalog":
+        ("sealed", [Damage("flip", f"{ROOT}/catalog-00000001", 19, 4),
+                    Damage("foreign", f"{ROOT}/esker.store", other=f"{ROOT}/esker.store")]),
+    "zeros in a journal end it only where nothing follows":
+        ("redone", [Damage("stale", f"{ROOT}/journal/00000001.journal", 1728, 64),
+                    Damage("flip", f"{ROOT}/journal/00000001.journal", 2005, 5)]),
 }  # fmt: skip
 
 

@@ -64,16 +64,35 @@ def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) ->
 
 
 def _refuse_another(context: Context, catalog: CatalogFile) -> None:
-    """All catalogs name another store, and no segment this one: it is the identity that is wrong.
+    """Catalogs or segments name another store, and none names this one: the identity is wrong.
 
     Whoever went on would set every file aside, because it belongs to somebody else.
     """
-    if catalog.damage and all(reason == catalog_format.FOREIGN for _, reason in catalog.damage):
+    foreign = catalog.damage and all(why == catalog_format.FOREIGN for _, why in catalog.damage)
+    if foreign or _stores(context) - {context.store}:
         path = join(context.root, names.IDENTITY)
         raise NotAStore(
             f"{path} is the identity of another store: catalogs and segments name a different one. "
             "Nothing was touched. Restore that file from a backup."
         )
+
+
+def _stores(context: Context) -> set[bytes]:
+    """The stores that segments say they belong to."""
+    files, top = context.files, join(context.root, names.TOPICS)
+    found = set()
+    for name in files.list(top):
+        if names.parse_number(name) is None:
+            continue
+        for shard_name in files.list(join(top, name)):
+            folder = join(top, name, shard_name)
+            for segment in list_segments(files, folder):
+                path = join(folder, names.segment(*segment[:2], sealed=segment.sealed))
+                file, header = open_log(files, path, "r")
+                file.close()
+                if not isinstance(header, str):
+                    found.add(header.store)
+    return found
 
 
 def _has_files(context: Context, topic: int) -> bool:

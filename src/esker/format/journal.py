@@ -1,7 +1,7 @@
 """The redo journal: "these bytes belong at this position of that segment".
 
     journal := header:64 entry* zeros
-    header      0 "ESKERJNL"  8 u16 version  10 u16 header size  12 u32 zero  16 store id
+    header      0 "ESKERJNL"  8 u16 version  10 u16 header size  12 u32 flags  16 store id
                32 u64 journal id  40 u64 salt  48 i64 created  56 u64 checksum of bytes 0..56
     entry :=    header:64 bytes:u8[size] padding to 8
                 0 "ESKJ"  4 u32 size  8 u64 topic id  16 u32 shard
@@ -14,6 +14,10 @@ An entry is physical and may be replayed any number of times. An entry for a new
 its header too, so a segment whose directory entry was lost can be made again from the journal.
 As in segments, the durable position tells a torn end (cut: it was never acknowledged) from
 corruption (reported; the entries behind it are still replayed).
+
+Flag 1, DROPPED, is set and synced before a journal is deleted: all that it says is in the segments.
+A new file may stand where a deleted one stood, and a power cut may bring back the old bytes in it;
+such a journal says by itself that there is nothing to replay.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ ENTRY_MAGIC: Final = b"ESKJ"
 VERSION: Final = 1
 HEADER_SIZE: Final = 64
 ENTRY_SIZE: Final = 64
+DROPPED: Final = 1
 _HEADER: Final = struct.Struct("<8sHHI16sQQq")
 _ENTRY: Final = struct.Struct("<4sIQIIQQqQ")
 _CHECK: Final = struct.Struct("<Q")
@@ -41,6 +46,7 @@ class JournalHeader(NamedTuple):
     journal: int
     salt: int
     created: int
+    flags: int = 0
 
 
 class Entry(NamedTuple):
@@ -57,7 +63,8 @@ class Entry(NamedTuple):
 
 
 def encode_header(header: JournalHeader) -> bytes:
-    packed = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, 0, *header)
+    *fields, flags = header
+    packed = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, flags, *fields)
     return packed + _CHECK.pack(checksum(packed))
 
 
@@ -73,7 +80,7 @@ def decode_header(data: bytes) -> JournalHeader | str:
     fields = _HEADER.unpack_from(data)
     if fields[1] != VERSION:
         return f"version {fields[1]}"
-    return JournalHeader(*fields[4:])
+    return JournalHeader._make((*fields[4:], fields[3]))
 
 
 def salt_of(data: bytes) -> int:

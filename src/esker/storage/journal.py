@@ -13,6 +13,10 @@ A journal whose sync failed is never written to again: what lies behind the doub
 synced, and recovery, which stops at the first entry that it cannot believe, would not see it. Such
 a journal is set aside, with its lock, and so is one that some poisoned shard still needs: the next
 opening of the store replays both.
+
+Before a journal is deleted its header is marked as dropped, and synced. Its blocks will belong to
+another file one day, to the next journal perhaps, and after a power cut may still hold what they
+held: an old journal, or parts of one, under the name of a new one.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ class Journal:
         self._end = 0
         self._synced = 0
         self._salt = 0
+        self._header: JournalHeader | None = None
         self.id = 0
 
     def room(self, redos: Sequence[Redo]) -> bool:
@@ -118,18 +123,21 @@ class Journal:
             lock.release()
             raise
         self._file, self._lock, self._salt, self.id = file, lock, salt, number
+        self._header = header
         self._end = fmt.HEADER_SIZE
         self._synced = 0
 
     def drop(self) -> None:
         """Forget all entries: every segment they speak of has been synced."""
-        if self._file is None:
+        file = self._file
+        if file is None:
             return
-        path = self._file.path
-        self._file.close()
-        self._file = None
+        assert self._header is not None
         try:
-            self._files.unlink(path)
+            _mark_dropped(file, self._header)
+            file.close()
+            self._file = None
+            self._files.unlink(file.path)
         except StorageError:
             self.set_aside()  # it says nothing that is not so; the next opening removes it
             return
@@ -160,6 +168,11 @@ class Journal:
     @property
     def open(self) -> bool:
         return self._file is not None
+
+
+def _mark_dropped(file: File, header: JournalHeader) -> None:
+    file.write(0, [fmt.encode_header(header._replace(flags=header.flags | fmt.DROPPED))])
+    file.sync()
 
 
 def _lock_name(number: int) -> str:
@@ -207,6 +220,8 @@ def _read(files: Files, path: str, store: bytes) -> DeadJournal:
         return DeadJournal(path, [], (0, header), [])
     if header.store != store:
         return DeadJournal(path, [], None, [(0, "a journal of another store")])
+    if header.flags & fmt.DROPPED:
+        return DeadJournal(path, [], None, [])
     entries, torn, damage = _entries(data, header.salt)
     if len(data) < JOURNAL_BYTES_MIN:  # its size is set before its header is written
         damage.append((len(data), "the journal is shorter than any is made"))
@@ -219,7 +234,7 @@ def _entries(
     """What can be believed; where the torn end begins; what is damaged below it."""
     entries: list[tuple[int, Entry, bytes]] = []
     damage: list[tuple[int, str]] = []
-    at, durable = fmt.HEADER_SIZE, 0
+    at, durable, written = fmt.HEADER_SIZE, 0, len(data.rstrip(b"\0"))
     while at + fmt.ENTRY_SIZE <= len(data):
         found = _entry(data, at, salt)
         if isinstance(found, tuple):
@@ -228,7 +243,7 @@ def _entries(
             at += fmt.ENTRY_SIZE + padded(found[0].size)
             continue
         following = _find_entry(data, at + 8, salt)
-        if found or following is not None:  # zeros are the end, unless entries follow
+        if found or at < written:  # zeros are the end, unless something follows
             damage.append((at, found or "zeros where an entry should be"))
         if following is None:
             break
@@ -261,4 +276,11 @@ def _find_entry(data: bytes, start: int, salt: int) -> int | None:
 
 def forget(files: Files, dead: DeadJournal) -> None:
     """Delete a journal whose entries have all been replayed and synced."""
+    file = files.open(dead.path, "rw")
+    try:
+        header = fmt.decode_header(file.read(0, fmt.HEADER_SIZE))
+        if not isinstance(header, str) and not header.flags & fmt.DROPPED:
+            _mark_dropped(file, header)
+    finally:
+        file.close()
     files.unlink(dead.path)

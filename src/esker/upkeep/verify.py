@@ -316,6 +316,9 @@ class Check:
         if self.store is not None and header.store != self.store:
             self.say("journal", path, "a journal of another store", 16)
             return
+        if header.flags & journal_format.DROPPED:
+            self.say("leftover", path, "a journal that was being deleted")
+            return
         self._entries(path, data, header)
 
     def _entries(self, path: str, data: bytes, header: JournalHeader) -> None:

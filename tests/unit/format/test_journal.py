@@ -14,7 +14,7 @@ from esker.format.journal import Entry, JournalHeader
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
-HEADERS = st.builds(JournalHeader, st.binary(min_size=16, max_size=16), U64, U64, I64)
+HEADERS = st.builds(JournalHeader, st.binary(min_size=16, max_size=16), U64, U64, I64, U32)
 PLACES = st.fixed_dictionaries(
     {"topic": U64, "shard": U32, "synced": U32, "segment": U64, "position": U64, "next_offset": I64}
 )

@@ -12,7 +12,7 @@ from esker.format import journal as fmt
 from esker.format.checksum import checksum
 from esker.storage.files import Holder
 from esker.storage.journal import Journal, Redo, dead_journals, forget
-from esker.testing import Fault, SimulatedDisk
+from esker.testing import LOST, Fault, SimulatedDisk
 
 FOLDER = "/journal"
 STORE = bytes(range(16))
@@ -23,6 +23,7 @@ LIMIT = 64 << 10
 def disk() -> SimulatedDisk:
     made = SimulatedDisk()
     made.make_dir(FOLDER)
+    made.sync_dir("/")
     return made
 
 
@@ -153,6 +154,46 @@ def test_a_journal_that_cannot_be_deleted_is_set_aside(disk: SimulatedDisk) -> N
     assert disk.holder(f"{FOLDER}/00000001.lock") is not None
     journal.close()
     assert disk.holder(f"{FOLDER}/00000001.lock") is None
+
+
+def test_a_journal_says_that_it_was_dropped_before_it_is_deleted(disk: SimulatedDisk) -> None:
+    """Its bytes may be there again, under the name of the next one."""
+    journal = journal_on(disk)
+    journal.append([redo(0)], 5)
+    journal.sync()
+    disk.fail(Fault(errno.EIO, calls=frozenset({"unlink"})))
+    journal.drop()
+    journal.close()
+    after = disk.crash(LOST)
+    (dead,) = dead_journals(after, FOLDER, STORE)
+    assert dead[1:] == ([], None, []), "nothing to replay, and nothing wrong"
+    forget(after, dead)
+    assert dead_journals(after, FOLDER, STORE) == []
+
+
+def test_a_replayed_journal_says_so_before_it_is_deleted(disk: SimulatedDisk) -> None:
+    path = left(disk, 1)
+    (dead,) = dead_journals(disk, FOLDER, STORE)
+    disk.fail(Fault(errno.EIO, calls=frozenset({"unlink"})))
+    with pytest.raises(StorageError):
+        forget(disk, dead)
+    assert disk.crash(LOST).contents()[path][12] == fmt.DROPPED
+
+
+def test_a_journal_without_a_header_is_deleted_as_it_is(disk: SimulatedDisk) -> None:
+    path = left(disk, 1)
+    disk.poke(path, 0, bytes(LIMIT))
+    (dead,) = dead_journals(disk, FOLDER, STORE)
+    forget(disk, dead)
+    assert path not in disk.contents()
+
+
+def test_zeros_end_the_entries_unless_something_follows(disk: SimulatedDisk) -> None:
+    path = left(disk, 2)
+    disk.poke(path, entry_at(1), bytes(fmt.ENTRY_SIZE))
+    (dead,) = dead_journals(disk, FOLDER, STORE)
+    assert len(dead.entries) == 1
+    assert dead.torn == (entry_at(1), "zeros where an entry should be")
 
 
 # ---- who reads it ----------------------------------------------------------------------------
