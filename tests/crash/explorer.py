@@ -5,7 +5,8 @@ kill would leave there and what power cuts would (see testing/cuts.py for which)
 it, and holds it against the ledger. A state that was looked at before is not opened again; only
 where more has been promised since, what was found in it is held against the new ledger. Every
 state is opened and recovered by itself; but where recovery left a topic the very bytes that it left
-before, they are not read a second time.
+before, they are not read a second time. Before it is opened the independent checker (tests/fsck.py)
+judges each state, and what it reads there is what the engine must find.
 
 Every n-th state is looked at thoroughly: it must survive another power cut as it is (I12), can be
 written to, and is clean and the same when it is opened after a close. Of every n-th state, too, the
@@ -39,6 +40,7 @@ from esker.testing import (
     Profile,
     SimulatedDisk,
 )
+from tests import fsck
 from tests.crash.driver import Driver, Step, mixed
 from tests.crash.ledger import Death, Found, Ledger, Outcome, look_at, read, read_around
 
@@ -177,9 +179,12 @@ class Explorer:
         """Open a state and hold it against the ledger."""
         if self.profile.lies:
             return self._judge_lies(disk, ledger)
+        checked = fsck.judge(disk)  # knows nothing of the engine
+        assert not checked.problems, f"no crash leaves this: {checked.problems}"
         driver = Driver(disk, seed=1, mark="later ")
         try:
             outcome = look_at(driver.open(), self._read)
+            _agree(outcome, checked)
             self._hold(outcome, ledger, death, reported=reported)
             if thorough:
                 self.also["thoroughly"] += 1
@@ -229,7 +234,8 @@ class Explorer:
         try:
             found = look_at(again.open())
             ledger.judge(found, "power", reported=False)
-            if death == "power":  # else a close may have been cut short that is now undone
+            killed = bool(self._deaths) and self._deaths[-1]["fate"] is None
+            if death == "power" and not killed:  # else a close cut short may be undone now
                 assert found.found == outcome.found, "I12: recovering twice is not the same"
                 left = found.labels - COMES_BACK
                 assert not left, f"I12: the recovery left something to do: {found.report}"
@@ -333,6 +339,14 @@ class Explorer:
             else:
                 disk = disk.crash(chance.choice((*CORNERS, Fate(chance.randrange(1 << 30)))))
                 worst = "power"
+
+
+def _agree(outcome: Outcome, checked: fsck.Judge) -> None:
+    """What the engine reads is what the independent checker reads."""
+    for name, found in outcome.found.items():
+        shard = checked.shards.get((name, 0))
+        there = [(record.offset, record.value) for record in shard.records] if shard else []
+        assert found.records == there, f"{name}: fsck finds {[offset for offset, _ in there]}"
 
 
 def told(fate: Fate | None) -> Any:
