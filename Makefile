@@ -8,7 +8,7 @@
 # make lock     resolve pyproject.toml into requirements.lock again (needs uv)
 # make clean    remove everything that make and the tools created
 #
-# Needs only make and Python 3.11 or newer. Another interpreter: make setup PYTHON=python3.12
+# Needs only make and Python 3.11 or newer, not even a Java. Another interpreter: make setup PYTHON=python3.12
 # More test workers: make test WORKERS=8. A part of the suite: make test TESTS=tests/unit
 
 PYTHON ?= python3
@@ -40,7 +40,7 @@ $(LOCKED): requirements.lock
 	@echo "setup: creating $(VENV) with $$($(PYTHON) --version)"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@echo "setup: installing the locked dependencies (about 200 MB, a minute or so)"
+	@echo "setup: installing the locked dependencies (1.4 GB, half of it for Spark; a minute or two)"
 	@$(PIP) install --require-hashes -r requirements.lock
 	@touch $@
 
@@ -63,25 +63,25 @@ check: setup
 
 test: check
 	@echo "test: the suite, on $(WORKERS) workers"
-	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
+	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header -n $(WORKERS) --dist loadgroup \
 		$(if $(FULL),,--ignore tests/zoo) $(TESTS)
 
 test-fast: check
 	@echo "test: the suite, suites that explore at 3 %, on $(WORKERS) workers"
-	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
+	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) --dist loadgroup \
 		--ignore tests/zoo $(TESTS)
 
 torture: setup
 	@echo "torture: suites that explore, at $(SCALE) times, seed $(SEED), on $(WORKERS) workers"
 	@ESKER_SCALE=$(SCALE) ESKER_SEED=$(SEED) $(BIN)/python -m pytest -q --no-header \
-		-n $(WORKERS) -m suite --timeout 36000 $(TESTS)
+		-n $(WORKERS) --dist loadgroup -m suite --timeout 36000 $(TESTS)
 
 bench: setup
 	@$(BIN)/python -m bench.run
 
 lock:
-	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group bench \
-		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group spark \
+		--group bench --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements.lock
 	@echo "lock: $$(grep -c '==' requirements.lock) packages"
 

@@ -243,6 +243,21 @@ class DataGap(EskerError):
         self.gap = gap
 
 
+# ---- Spark -------------------------------------------------------------------------------
+
+
+class PySparkMissing(EskerError, ImportError):
+    """PySpark is not installed, or is too old."""
+
+    code = "pyspark_missing"
+
+
+class JavaMissing(EskerError, RuntimeError):
+    """There is no Java that Spark can be started with."""
+
+    code = "java_missing"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A "did you mean" for an error message, or the list of what there is."""
     choices = sorted(known)

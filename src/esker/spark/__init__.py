@@ -1,0 +1,16 @@
+"""Esker in Apache Spark: read topics as tables and streams, and a session that starts by itself.
+
+    import esker.spark
+    spark = esker.spark.session()       # local, tuned, with a Java from a wheel if need be
+
+    session.py      a tuned local session; `esker.spark.session()`
+    java.py         which Java Spark is started with
+    cache.py        the few files that both keep in the user's cache directory
+
+Needs `pip install esker[spark]`. Importing this package does not import PySpark: that happens when
+a session is asked for, so that a program without Spark does not pay for it.
+"""
+
+from esker.spark.session import environment, session, shutdown
+
+__all__ = ["environment", "session", "shutdown"]
