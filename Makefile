@@ -8,7 +8,7 @@
 # make lock     resolve pyproject.toml into requirements.lock again (needs uv)
 # make clean    remove everything that make and the tools created
 #
-# Needs only make and Python 3.11 or newer, not even a Java. Another interpreter: make setup PYTHON=python3.12
+# Needs only make and Python 3.11 or newer; no Java. Another Python: make setup PYTHON=python3.12
 # More test workers: make test WORKERS=8. A part of the suite: make test TESTS=tests/unit
 
 PYTHON ?= python3
@@ -22,6 +22,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKED := $(VENV)/.locked
 READY := $(VENV)/.ready
+# Tests of one group go to one worker: those of Spark share a JVM. All others are dealt out singly.
+SPREAD := -n $(WORKERS) --dist loadgroup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
@@ -63,25 +65,26 @@ check: setup
 
 test: check
 	@echo "test: the suite, on $(WORKERS) workers"
-	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header -n $(WORKERS) --dist loadgroup \
+	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header $(SPREAD) \
 		$(if $(FULL),,--ignore tests/zoo) $(TESTS)
 
 test-fast: check
 	@echo "test: the suite, suites that explore at 3 %, on $(WORKERS) workers"
-	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) --dist loadgroup \
+	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header $(SPREAD) \
 		--ignore tests/zoo $(TESTS)
 
 torture: setup
 	@echo "torture: suites that explore, at $(SCALE) times, seed $(SEED), on $(WORKERS) workers"
 	@ESKER_SCALE=$(SCALE) ESKER_SEED=$(SEED) $(BIN)/python -m pytest -q --no-header \
-		-n $(WORKERS) --dist loadgroup -m suite --timeout 36000 $(TESTS)
+		$(SPREAD) -m suite --timeout 36000 $(TESTS)
 
 bench: setup
 	@$(BIN)/python -m bench.run
 
 lock:
 	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group spark \
-		--group bench --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--group bench --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements.lock
 	@echo "lock: $$(grep -c '==' requirements.lock) packages"
 

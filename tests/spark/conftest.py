@@ -21,6 +21,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session that is quick to start. Tests may make views and settings in `spark.newSession()`."""
+    """A session that is quick to start. What a test changes, it does in `spark.newSession()`."""
     yield esker.spark.session("esker-tests", "local[2]", lean=True)
     esker.spark.shutdown()

@@ -264,7 +264,7 @@ def _beside(
     if other.keys() <= fixed:
         return running
     made = running.newSession()
-    if hasattr(made, "client"):
+    if type(made).__module__.startswith("pyspark.sql.connect"):
         _clients.append(made.client)
     for key in other.keys() - fixed:
         made.conf.set(key, other[key])
