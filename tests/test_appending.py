@@ -458,6 +458,18 @@ def test_spans_name_each_shard_that_a_batch_went_to(store: esker.Store) -> None:
         assert found == [b"%d" % n for n in range(40) if topic.shard_of(b"%d" % n) == span.shard]
 
 
+@pytest.mark.parametrize("shards", [2, 3])
+@pytest.mark.parametrize("count", [1, 100, 5_000])
+def test_batches_of_any_size_go_round_the_shards(
+    store: esker.Store, shards: int, count: int
+) -> None:
+    topic = store.create("t", shards=shards)
+    spans = [topic.append_many([b"x"] * count) for _ in range(2 * shards)]
+    spans += [topic.append_arrow(pa.table({"value": [b"x"] * count})) for _ in range(2 * shards)]
+    assert [topic.end(number) for number in range(shards)] == [4 * count] * shards
+    assert len(spans) == 4 * shards
+
+
 def test_batches_without_keys_go_round_the_shards(store: esker.Store) -> None:
     topic = store.create("t", shards=3)
     spans = [topic.append_many([b"x"] * count) for count in (2, 20, 2, 20, 2, 20)]

@@ -334,7 +334,6 @@ class Writing(Handle):
             bodies = [body for part in columns for body in encode_arrow(part)]
             return _told(self._append_bodies(self._shards[0], bodies, wait, now, atomic))
         turn = self._shard_for(None).number
-        self._turn += 1
         bodies_of: dict[int, list[Body]] = {}
         for part in columns:
             for number, rows in intake.by_shard(part, count, turn):
