@@ -3,6 +3,14 @@
     import esker.spark
     spark = esker.spark.session()       # local, tuned, with a Java from a wheel if need be
 
+    spark.read.format("esker").option("subscribe", "orders").load("data")
+
+    source.py       the format "esker": what Spark calls, in batch queries
+    stream.py       the same as a stream
+    wanted.py       the options of both, with Kafka's names
+    plan.py         which offsets are read, and how they are divided
+    tasks.py        what a worker is told
+    rows.py         records as rows, in the workers
     session.py      a tuned local session; `esker.spark.session()`
     java.py         which Java Spark is started with
     cache.py        the few files that both keep in the user's cache directory

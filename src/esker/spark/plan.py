@@ -1,0 +1,218 @@
+"""Which offsets a query reads, and how they are divided among tasks. Runs on the driver.
+
+    Span            offsets [first, end) of one shard of one topic, named so that a task can tell
+                    whether it is still the topic that was meant
+    find_topics     the topics and shards that the options name
+    resolve         what a place (earliest, 23, @-15m, ...) means in each of them, now
+    divide          spans into about as many parts as are to run at once
+
+A query reads what was there when it was planned: its spans have an end, and a task that finds less
+than its span says so. Parts are cut where frames begin, so that no two tasks read the same bytes,
+and small spans travel together, so that a thousand small topics do not become a thousand tasks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from esker.engine import ranges
+from esker.engine.reader import View, earliest_of, find_time
+from esker.engine.reader import resolve as offset_of
+from esker.engine.store import Store, open_store
+from esker.errors import EskerError, InvalidOption, OffsetOutOfRange, TopicNotFound, nearest
+from esker.spark.wanted import Place, Wanted
+
+PART_BYTES_MIN: Final = 1 << 20  # a task costs some 30 ms: less than this is not worth one
+TASKS_PER_CORE: Final = 2
+
+_open: dict[str, Store] = {}
+
+
+class Span(NamedTuple):
+    """Offsets [first, end) of a shard."""
+
+    topic: str
+    id: int  # of the topic: another one may get its name
+    shard: int
+    first: int
+    end: int
+
+
+class DataLoss(EskerError):
+    """Records that a query was to read are not there."""
+
+    code = "data_loss"
+
+
+class Shards(NamedTuple):
+    """A topic and those of its shards that are read."""
+
+    topic: str
+    id: int
+    views: dict[int, View]
+
+
+def reading(path: str) -> Store:
+    """The store at a path, opened to be read, once in a process: workers live for many tasks."""
+    store = _open.get(path)
+    if store is None:
+        store = _open[path] = open_store(path, mode="r")
+    return store
+
+
+# ---- what is there ---------------------------------------------------------------------------
+
+
+def find_topics(asked: Wanted, *, missing_ok: bool = False) -> list[Shards]:
+    """The topics that are asked for, each with a fresh look at its shards."""
+    store = reading(asked.path)
+    if asked.pattern:
+        matching = re.compile(asked.pattern)
+        return [_look(store, name, ()) for name in store if matching.fullmatch(name)]
+    known = list(store)
+    lacking = [name for name in asked.topics if name not in known]
+    if lacking and not missing_ok:
+        raise TopicNotFound(
+            f"no topic {lacking[0]!r} in {store.path}; {nearest(lacking[0], known)}. "
+            "A topic is there once somebody has created it or appended to it."
+        )
+    return [
+        _look(store, name, shards) for name, shards in asked.topics.items() if name not in lacking
+    ]
+
+
+def _look(store: Store, name: str, shards: tuple[int, ...]) -> Shards:
+    topic = store[name]
+    entry = topic._existing()
+    count = entry.options.shards
+    for shard in shards:
+        if shard >= count:
+            raise InvalidOption(f"assign: topic {name!r} has shards 0..{count - 1}, not {shard}")
+    chosen = shards or range(count)
+    return Shards(name, entry.id, {number: topic._view(number) for number in chosen})
+
+
+# ---- from where to where ---------------------------------------------------------------------
+
+
+def resolve(place: Place, topics: Iterable[Shards]) -> dict[str, dict[int, int]]:
+    """The offset that a place means in each shard."""
+    return {
+        each.topic: {
+            number: _offset(place, each.topic, number, view) for number, view in each.views.items()
+        }
+        for each in _checked(place, list(topics))
+    }
+
+
+def _checked(place: Place, topics: list[Shards]) -> list[Shards]:
+    """Where a place is given for each shard, it is given for exactly those that are read."""
+    if place.everywhere is not None:
+        return topics
+    wanted = {(each.topic, number) for each in topics for number in each.views}
+    given = {(topic, number) for topic, shards in place.each.items() for number in shards}
+    if wanted != given:
+        lacking, extra = sorted(wanted - given), sorted(given - wanted)
+        which, (topic, number) = ("lacks", lacking[0]) if lacking else ("names", extra[0])
+        why = "every shard that is read needs one" if lacking else "which is not read"
+        raise InvalidOption(f"{place.option} {which} shard {number} of topic {topic!r}: {why}")
+    return topics
+
+
+def _offset(place: Place, topic: str, number: int, view: View) -> int:
+    position = place.everywhere or place.each[topic][number]
+    if position.kind == "time" and place.strict:
+        offset = find_time(view, position.number)
+        if offset >= view.visible and "Timestamp" in place.option:
+            raise OffsetOutOfRange(
+                f"{place.option}: topic {topic!r} shard {number} has no record at or after that "
+                "time; startingOffsetsByTimestampStrategy=latest begins at its end instead"
+            )
+        return offset
+    offset = offset_of(view, position)
+    if position.kind == "offset" and offset > view.visible:
+        raise OffsetOutOfRange(
+            f"{place.option}: topic {topic!r} shard {number} ends at {view.visible}, "
+            f"there is no offset {offset}"
+        )
+    return offset
+
+
+def spans(asked: Wanted) -> list[tuple[Span, View]]:
+    """What a batch query reads: a snapshot, taken now."""
+    topics = find_topics(asked)
+    begins, ends = resolve(asked.starting, topics), resolve(asked.ending, topics)
+    found = []
+    for each in topics:
+        for number, view in each.views.items():
+            first = max(begins[each.topic][number], _deleted_before(view))
+            end = min(ends[each.topic][number], view.visible)
+            if first < end:
+                found.append((Span(each.topic, each.id, number, first, end), view))
+    return found
+
+
+def _deleted_before(view: View) -> int:
+    """Where a shard begins because somebody deleted what was before: that is not a loss."""
+    return min(view.earliest, earliest_of(view))
+
+
+# ---- tasks -----------------------------------------------------------------------------------
+
+
+def divide(
+    found: Sequence[tuple[Span, View]], parts: int = 0, max_records: int = 0
+) -> list[list[Span]]:
+    """Spans for each task: of about the same weight, cut where frames begin."""
+    weighed = [(span, ranges.atoms(view, span.first, span.end)) for span, view in found]
+    total = sum(atom.weight for _, atoms in weighed for atom in atoms)
+    share = total / parts if parts else _share(total)
+    tasks: list[list[Span]] = []
+    task: list[Span] = []
+    room = share
+    for span, atoms in weighed:
+        first = span.first
+        for index, atom in enumerate(atoms):
+            room -= atom.weight
+            if room > share * 0.05 and index + 1 < len(atoms):
+                continue
+            task.append(span._replace(first=first, end=atom.end))
+            first = atom.end
+            if room <= share * 0.05:
+                tasks.append(task)
+                task, room = [], share
+    if task:
+        tasks.append(task)
+    offsets = sum(span.end - span.first for span, _ in found)
+    if parts and len(tasks) < parts:  # fewer frames than tasks are wanted
+        max_records = min(max_records or offsets, -(-offsets // parts))
+    return _shorter(tasks, max_records) if max_records else tasks
+
+
+def _share(total: int) -> float:
+    """Bytes of a task, when nobody said how many tasks there should be."""
+    return max(total / (TASKS_PER_CORE * (os.cpu_count() or 1)), PART_BYTES_MIN)
+
+
+def _shorter(tasks: list[list[Span]], limit: int) -> list[list[Span]]:
+    """No task with more than so many offsets."""
+    found: list[list[Span]] = []
+    for task in tasks:
+        left: list[Span] = []
+        room = limit
+        for span in task:
+            first = span.first
+            while first < span.end:
+                end = min(span.end, first + room)
+                left.append(span._replace(first=first, end=end))
+                room -= end - first
+                first = end
+                if not room:
+                    found.append(left)
+                    left, room = [], limit
+        if left:
+            found.append(left)
+    return found

@@ -1,0 +1,276 @@
+"""Records as rows of a query. Runs in Spark's Python workers.
+
+A batch of Esker's is Arrow already, and stands on the mapped file where its segment is sealed. What
+is asked for is put together from it without touching a record: constants (topic, shard) are made
+once and lent out in slices, small batches are joined before they travel.
+
+A task reads all of its spans or says what it lacks. `_whole` goes along and knows which offset must
+come next; what is missing is a loss with exact bounds, whatever the reason: a gap, records that
+were deleted since the query was planned, a topic that is another one by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from esker.engine.batch import TIMESTAMP, Batch
+from esker.errors import EskerError, InvalidRecord
+from esker.format.columns import timestamp_array
+from esker.records import Gap
+from esker.spark.plan import DataLoss, Span, reading
+
+BATCH_BYTES: Final = 4 << 20
+ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
+
+
+class Task:
+    """What one task reads, and how its rows look. Travels from the driver to a worker."""
+
+    def __init__(
+        self, path: str, spans: list[Span], *, columns: tuple[str, ...], on_loss: str,
+        value_format: str, bad_value: str, tags: tuple[str, ...] | None,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.spans = spans
+        self.columns = columns
+        self.on_loss = on_loss
+        self.value_format = value_format
+        self.bad_value = bad_value
+        self.tags = tags  # of which one must match; None: all records
+
+    def rows(self, schema: Any) -> Iterator[Any]:
+        """The rows as record batches of an Arrow schema."""
+        for span in self.spans:
+            yield from joined(self._batches(span, schema), schema)
+
+    def _batches(self, span: Span, schema: Any) -> Iterator[Any]:
+        for item in _whole(self.path, span):
+            if isinstance(item, Gap):
+                if self.on_loss == "fail":
+                    raise lost(self.path, item)
+                if self.on_loss == "gapRow":
+                    yield _gap_row(item, schema)
+            elif self.tags is None:
+                yield self._table(span, item, schema)
+            else:
+                yield from self._tagged(span, item, schema)
+
+    def _tagged(self, span: Span, batch: Batch, schema: Any) -> Iterator[Any]:
+        tags = batch.columns.tags
+        if tags is None:
+            return
+        keep = pc.is_in(tags, value_set=pa.array(self.tags, pa.string()))
+        if pc.any(keep).as_py():
+            yield self._table(span, batch, schema).filter(keep)
+
+    def _table(self, span: Span, batch: Batch, schema: Any) -> Any:
+        arrays = [self._column(field.name, span, batch, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _column(self, name: str, span: Span, batch: Batch, kind: Any) -> Any:
+        columns, count = batch.columns, batch.columns.count
+        match name:
+            case "value":
+                return self._values(batch, kind)
+            case "offset":
+                return pa.arange(batch.first, batch.first + count)
+            case "timestamp":
+                return timestamp_array(columns).view(TIMESTAMP)
+            case "topic":
+                return constant(span.topic, pa.string(), count)
+            case "partition":
+                return constant(span.shard, pa.int32(), count)
+            case "timestampType":
+                return constant(0, pa.int32(), count)
+            case "gap":
+                return constant(None, kind, count)
+            case "key":
+                found = columns.keys
+            case "tag":
+                found = columns.tags
+            case "node":
+                found = columns.nodes
+            case _:
+                found = columns.headers
+        if found is None:
+            return constant(None, kind, count)
+        return found if found.type == kind else found.cast(kind)
+
+    def _values(self, batch: Batch, kind: Any) -> Any:
+        values = batch.columns.values
+        if self.value_format == "binary":
+            return values
+        if self.value_format == "json":
+            return parsed(batch, kind, self.bad_value)
+        try:
+            text = values.view(pa.string())
+            text.validate(full=True)
+        except pa.ArrowInvalid:
+            return _texts(batch, self.bad_value)
+        return text
+
+
+# ---- nothing is missing ----------------------------------------------------------------------
+
+
+def _whole(path: str, span: Span) -> Iterator[Batch | Gap]:
+    """All of a span: its batches, and a Gap for whatever is not there."""
+    expected = span.first
+    for item in _found(path, span):
+        first, last = item.first, item.last
+        if first > expected:
+            yield _gone(span, expected, first - 1)
+        yield item
+        expected = last + 1
+    if expected < span.end:
+        yield _gone(span, expected, span.end - 1)
+
+
+def _found(path: str, span: Span) -> Iterator[Any]:
+    store = reading(path)
+    topic = store[span.topic]
+    if topic.name not in store or topic._existing().id != span.id:
+        return
+    yield from topic.batches(
+        span.first, span.end, shard=span.shard, gaps="yield", max_bytes=BATCH_BYTES
+    )
+
+
+def _gone(span: Span, first: int, last: int) -> Gap:
+    return Gap(span.topic, span.shard, first, last, "deleted since the query was planned")
+
+
+def lost(path: str, gap: Gap) -> DataLoss:
+    """What a user is told whose query cannot read all that it should."""
+    return DataLoss(
+        f"topic {gap.topic!r} partition {gap.shard} of {path}: offsets {gap.first} to {gap.last} "
+        f"cannot be read: {gap.reason}. To go on without them set onDataLoss=skip "
+        "(failOnDataLoss=false); to get a row that names them set onDataLoss=gapRow."
+    )
+
+
+def _gap_row(gap: Gap, schema: Any) -> Any:
+    """One row for a gap: where it begins, how far it goes, and why."""
+    told = {
+        "topic": gap.topic, "partition": gap.shard, "offset": gap.first, "timestampType": 0,
+        "gap": {"first": gap.first, "last": gap.last, "reason": gap.reason},
+    }  # fmt: skip
+    return pa.RecordBatch.from_arrays(
+        [pa.array([told.get(field.name)], field.type) for field in schema], schema=schema
+    )
+
+
+# ---- putting together ------------------------------------------------------------------------
+
+_constants: dict[tuple[Any, Any], Any] = {}
+
+
+def constant(value: Any, kind: Any, count: int) -> Any:
+    """The same value over and over: made once, lent out in slices."""
+    known = _constants.get((value, kind))
+    if known is None or len(known) < count:
+        if len(_constants) > 256:
+            _constants.clear()
+        size = max(count, 8_192)
+        known = pa.nulls(size, kind) if value is None else pa.repeat(pa.scalar(value, kind), size)
+        _constants[value, kind] = known
+    return known.slice(0, count)
+
+
+def joined(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
+    """Small batches put together, large ones as they are."""
+    waiting: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        if not waiting and batch.num_rows >= ROWS_MIN:
+            yield batch
+            continue
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= ROWS_MIN or size >= BATCH_BYTES:
+            yield _together(waiting, schema)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _together(waiting, schema)
+
+
+def _together(batches: list[Any], schema: Any) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches) if batches else schema.empty_table()
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+def _texts(batch: Batch, bad_value: str) -> Any:
+    """Values as text, some of which are none."""
+    texts: list[str | None] = []
+    for row, value in enumerate(batch.values):
+        try:
+            texts.append(value.decode())
+        except UnicodeDecodeError as problem:
+            if bad_value == "fail":
+                raise _bad(batch, row, f"not UTF-8 ({problem})") from None
+            texts.append(None)
+    return pa.array(texts, pa.string())
+
+
+def parsed(batch: Batch, kind: Any, bad_value: str) -> Any:
+    """Values that are JSON objects, as a struct array. Arrow parses them where they lie."""
+    values = batch.columns.values
+    try:
+        found = _parse(values, kind)
+        if found is not None and len(found) == len(values):
+            return found
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    pieces = []  # some value is not one object: find it, one by one
+    for row in range(len(values)):
+        one = values.slice(row, 1)
+        try:
+            piece = _parse(one, kind)
+            reason = "not exactly one JSON object" if piece is None or len(piece) != 1 else ""
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
+            reason = str(problem)
+        if not reason:
+            pieces.append(piece)
+        elif bad_value == "fail":
+            raise _bad(batch, row, reason)
+        else:
+            pieces.append(pa.nulls(1, kind))
+    return pa.concat_arrays(pieces)
+
+
+def _parse(values: Any, kind: Any) -> Any:
+    _, offsets, data = values.buffers()
+    bounds = memoryview(offsets).cast("i")
+    first, last = bounds[values.offset], bounds[values.offset + len(values)]
+    if first == last:
+        return None
+    schema = pa.schema([kind.field(at) for at in range(kind.num_fields)])
+    table = pj.read_json(
+        pa.BufferReader(data.slice(first, last - first)),
+        read_options=pj.ReadOptions(use_threads=False, block_size=last - first + 16),
+        parse_options=pj.ParseOptions(
+            explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+        ),
+    ).combine_chunks()
+    arrays = [
+        column.chunk(0) if column.num_chunks else pa.nulls(0, field.type)
+        for column, field in zip(table.select(schema.names).columns, schema, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(schema))
+
+
+def _bad(batch: Batch, row: int, reason: str) -> EskerError:
+    return InvalidRecord(
+        f"the value at offset {batch.first + row} of partition {batch.shard} is {reason}; "
+        "onBadValue=null makes it null"
+    )

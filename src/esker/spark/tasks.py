@@ -1,0 +1,33 @@
+"""Tasks: what one of Spark's Python workers is told to read."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import InputPartition
+
+from esker.engine.reader import View
+from esker.spark import plan
+from esker.spark.rows import Task
+from esker.spark.wanted import Wanted
+
+
+class Part(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(None)
+        self.task = task
+
+
+def parts(
+    asked: Wanted, found: list[tuple[plan.Span, View]], tags: tuple[str, ...] | None = None
+) -> list[InputPartition]:
+    """Input partitions for spans."""
+    return [
+        Part(
+            Task(
+                asked.path, task, columns=asked.columns, on_loss=asked.on_loss,
+                value_format=asked.value_format, bad_value=asked.bad_value, tags=tags,
+            )
+        )
+        for task in plan.divide(found, asked.min_partitions, asked.max_records)
+    ]  # fmt: skip
