@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from esker.engine.store import open_store as open
     from esker.engine.topic import BatchWriter, Topic
     from esker.errors import (
+        AttachPending,
         BatchTooLarge,
         CommitTimeout,
         Corruption,
@@ -94,6 +95,7 @@ __all__ = [
     "Action",
     "AsyncStore",
     "AsyncTopic",
+    "AttachPending",
     "Batch",
     "BatchTooLarge",
     "BatchWriter",

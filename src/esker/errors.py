@@ -95,6 +95,12 @@ class OffsetOutOfRange(EskerError, IndexError):
 # ---- the store's state -------------------------------------------------------------------
 
 
+class AttachPending(EskerError):
+    """A batch is committed, but a process that holds one of its shards has not attached it yet."""
+
+    code = "attach_pending"
+
+
 class StoreClosed(EskerError):
     """The store was closed; open it again."""
 

@@ -97,7 +97,7 @@ WATCH: Final = Switches(
         (Shard, "_roll", _roll),
         (Shard, "reserve", _reserve),
         _counting(LogSegment, "_write_merged", "seal merging frames"),
-        _counting(LogSegment, "_write_footer", "seal in place"),
+        _counting(LogSegment, "write_footer", "seal in place"),
         _counting(Committer, "_through_journal", "journal used"),
         _counting(Committer, "_checkpoint", "checkpoint of a journal"),
         _counting(Shard, "_sealed_active", "active log sealed by close"),

@@ -14,13 +14,19 @@ from collections import deque
 from collections.abc import Sequence
 
 from esker.engine import tally
+from esker.engine.attach import attach_all, commits, pending
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.removal import unlink_tree
 from esker.engine.shard import Shard
 from esker.errors import EskerError
+from esker.format import names
+from esker.format.commit import Commit
+from esker.storage.files import join
 
 SEAL_DELAY = 0.1  # seconds between one sealing and the next
+ATTACH_LOOK = 0.05  # seconds between looks for commits, where there have been any
+ATTACH_LOOK_RARELY = 2.0  # and where there have not
 
 
 class Background:
@@ -42,6 +48,8 @@ class Background:
         self._dirty: dict[Shard, None] = {}
         self._next_tick = 0.0
         self._next_age = 0.0  # when to look for logs that are too old
+        self._next_attach = 0.0  # when to look for batches that other processes have committed
+        self._attached: set[str] = set()  # commits that are done with
         self._threads: list[threading.Thread] = []
         self._start_lock = threading.Lock()  # guards _threads
 
@@ -111,6 +119,8 @@ class Background:
             self._sync(list(urgent))
         if now >= self._next_age:
             self._next_age = now + self._roll_aged()
+        if now >= self._next_attach or not self._context.options.background:
+            self._next_attach = now + self._attach()
         if self._dirty and now >= self._next_tick:
             self._next_tick = now + self._context.options.sync_interval_us / 1e6
             dirty = list(self._dirty)
@@ -140,6 +150,23 @@ class Background:
                     shard.trouble = problem
         return min(ages) / 4e6
 
+    def _attach(self) -> float:
+        """Attach what others have committed to shards of ours; seconds until the next look."""
+        context = self._context
+        folder = join(context.root, names.STAGING)
+        found = context.files.list(folder)
+        fresh = [name for name in found if name not in self._attached and names.parse_commit(name)]
+        if fresh and any(shard.writing for shard in context.shards):
+            ours = {(s.entry.id, s.number): s for s in list(context.shards) if s.writing}
+            try:
+                batches = [each for each in commits(context) if isinstance(each, Commit)]
+                attach_all(context, batches, lambda topic, number: ours.get((topic, number)))
+                if not any(pending(context, batch) for batch in batches):
+                    self._attached = set(found)
+            except EskerError as problem:
+                LOG.warning("attaching: %s", problem)  # tried again; its committer is told, too
+        return ATTACH_LOOK if found else ATTACH_LOOK_RARELY
+
     @staticmethod
     def _reserve(shard: Shard) -> None:
         with contextlib.suppress(EskerError):  # at the ceiling the writer tries itself, and tells
@@ -153,6 +180,8 @@ class Background:
             due.append(self._next_age)
         if self._dirty:
             due.append(self._next_tick)
+        if any(shard.writing for shard in self._context.shards):
+            due.append(self._next_attach)
         if not due:
             return None
         return max(0.0, min(due) - self._context.clock.monotonic())

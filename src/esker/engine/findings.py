@@ -24,6 +24,8 @@ CASES: Final[dict[str, str]] = {
     "unfinished_seal": "a crash during sealing: finished, or done again",
     "unfinished_roll": "a crash before a new log was first synced: removed, or set aside",
     "unfinished_checkpoint": "a journal whose entries are all in their segments: dropped",
+    "unfinished_attach": "a committed batch was not a part of all its shards yet: attached",
+    "corrupt_commit": "a batch was committed and cannot be attached: what it names stays staged",
     "damaged_state": "a shard's state page cannot be read: rebuilt from its segments",
     "damaged_counters": "a counters page cannot be read: counts from zero",
     "damaged_catalog": "a catalog generation cannot be read: the one before it, or the segments",

@@ -249,6 +249,8 @@ def _tidy(context: Context, folder: str, say: Say) -> None:
                 say("unfinished_seal", path, "a half-made sealed segment")
             continue
         segment = names.parse_segment(name)
+        if names.parse_staged(name) is not None:
+            continue  # of a batch that may yet be committed, or attached
         if segment is None and name not in ours:
             say("stranger", path, "not a file of Esker's")
             quarantine(context, path, "stranger")

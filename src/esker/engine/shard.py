@@ -25,6 +25,7 @@ from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.intake import encode
 from esker.engine.layout import follows, is_clean, list_segments, load_log, shard_folder, size_of
+from esker.engine.waited import Waited
 from esker.errors import DiskFull, EskerError, StorageError, deleted
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
@@ -48,7 +49,7 @@ from esker.storage.state import StateFile
 ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
 
 
-class Shard:
+class Shard(Waited):
     """The writer of one shard. Made when a topic is opened, opened for writing at first use."""
 
     settled = True  # `segments` is replaced before `visible` moves
@@ -91,8 +92,7 @@ class Shard:
         self.trouble: EskerError | None = None  # the last failed background write, until one works
         self.counters: Counters | None = None
         self.door: Any = None  # the topic, whose `_buffer` is the owner's way in
-        self.waiters: list[Any] = []  # to be released at the next publication
-        self._waiters_lock = threading.Lock()  # guards waiters
+        self.expect_waiters()
         self._state = StateFile(context.files, self.folder)
         self._writer_lock: Lock | None = None
         options = entry.options
@@ -168,7 +168,8 @@ class Shard:
     def let_go(self) -> None:
         """In a forked child: close our copy of the kernel lock; the parent keeps it."""
         self._release_writer_lock()
-        self.lock, self._waiters_lock = threading.Lock(), threading.Lock()
+        self.lock = threading.Lock()
+        self.expect_waiters()
 
     def _clean(self, state: State | None) -> bool:
         return is_clean(self.files, self.folder, state, ephemeral=self.durability == "ephemeral")
@@ -525,25 +526,6 @@ class Shard:
         if self.waiters:
             self.wake()
 
-    def wake(self) -> None:
-        """Wake every thread that waits for records."""
-        with self._waiters_lock:
-            while self.waiters:  # released before it is forgotten, should an interrupt come between
-                with contextlib.suppress(RuntimeError):  # another shard has woken it already
-                    self.waiters[-1].release()
-                self.waiters.pop()
-
-    def add_waiter(self, waiter: Any) -> None:
-        """Have this lock released at the next publication."""
-        with self._waiters_lock:
-            self.waiters.append(waiter)
-
-    def drop_waiter(self, waiter: Any) -> None:
-        """Forget a waiter, if it is still there."""
-        with self._waiters_lock:
-            if waiter in self.waiters:
-                self.waiters.remove(waiter)
-
     def _publish_segments(self) -> None:
         logs: list[Segment] = [*self.rolled]
         if self.active is not None and self.active not in self.rolled:
@@ -640,6 +622,11 @@ class Shard:
                     self._close_cleanly()
             finally:
                 self._leave()
+
+    def hand_back(self) -> None:
+        """Close a shard that was taken for a moment; it may be taken again."""
+        self.close()
+        self._state = StateFile(self.context.files, self.folder)
 
     def leave(self) -> None:
         """Let go of files and kernel lock, where an interrupted `close` has not done so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from os import PathLike
 from types import TracebackType
@@ -14,16 +14,28 @@ import msgspec
 
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
+from esker.engine.attach import (
+    Stage,
+    attach_all,
+    collect,
+    commit,
+    commits,
+    committed_before,
+    pending,
+)
 from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
 from esker.engine.committer import Committer
 from esker.engine.context import LOG, Context
 from esker.engine.layout import shard_folder
+from esker.engine.reader import check_timeout
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.removal import remove_topic
 from esker.engine.shard import Shard
 from esker.engine.topic import Topic
 from esker.errors import (
+    AttachPending,
+    Corruption,
     EskerError,
     InvalidOption,
     NotAStore,
@@ -32,10 +44,12 @@ from esker.errors import (
     TopicExists,
     TopicNotFound,
     UnsafePath,
+    WriterBusy,
     nearest,
 )
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
+from esker.format.commit import Commit, Ticket
 from esker.options import TopicOptions
 from esker.storage import catalog as storage
 from esker.storage.catalog import CatalogFile
@@ -53,6 +67,9 @@ from esker.storage.memory import MemoryFiles
 
 Mode = Literal["rw", "r"]
 MEMORY = ":memory:"
+ATTACH_PAUSE = 0.01  # seconds between looks whether another process has attached a segment
+
+_PAUSE = threading.Event()  # never set: waiting for it is sleeping
 
 _open_stores: set[Store] = set()  # held until closed: what is buffered is written at exit
 
@@ -212,6 +229,111 @@ class Store:
     def __len__(self) -> int:
         return len(list(iter(self)))
 
+    # ---- batches made elsewhere ----------------------------------------------------------
+
+    def stage(self, topic: str, shard: int = 0) -> Stage:
+        """Write records beside the log, in this process or in many; `attach` makes them part of it.
+
+        with store.stage("orders", shard=2) as staged:
+            staged.append_arrow(table)
+        store.attach("nightly import", 20261116, staged.tickets)
+        """
+        self._context.require_writable()
+        entry = self[topic]._created()
+        if type(shard) is not int or not 0 <= shard < entry.options.shards:
+            raise InvalidOption(
+                f"shard={shard!r}: topic {topic!r} has shards 0..{entry.options.shards - 1}"
+            )
+        return Stage(self._context, entry, shard)
+
+    def attach(
+        self, writer: str, sequence: int, tickets: Iterable[Ticket], *, timeout: float = 30.0
+    ) -> bool:
+        """Commit a batch of staged segments: all of it, durably, and once.
+
+        `writer` names whoever makes such batches, `sequence` numbers them, upwards. A batch with a
+        number that is not above the last was committed before: it is dropped, and this returns
+        False. Where another process writes a shard, that process attaches its part; should it not
+        do so in time, `AttachPending` says who it is. The batch is committed all the same.
+        """
+        context = self._context
+        context.require_writable()
+        limit = check_timeout(timeout)
+        batch = Commit(writer, sequence, tuple(tickets))
+        committed = commit(context, writer, sequence, batch.tickets)
+        for folder in {shard_folder(self.path, each.topic, each.shard) for each in batch.tickets}:
+            collect(context, folder)
+        mine = [batch] if committed else committed_before(context, writer)
+        deadline = context.clock.monotonic() + (limit or 0.0)
+        while left := self._attach(mine):
+            if limit is not None and context.clock.monotonic() >= deadline:
+                raise self._still_pending(batch, left)
+            _PAUSE.wait(ATTACH_PAUSE)
+        return committed
+
+    def _attach(self, batches: Iterable[Commit]) -> list[Ticket]:
+        """Attach what this process can; what it took for that it lets go again."""
+        taken: list[Shard] = []
+
+        def shard_of(topic: int, number: int) -> Shard | None:
+            shard = self._shard(topic, number)
+            if shard is not None and not shard.writing:
+                try:
+                    with shard.lock:
+                        shard.open_for_writing()
+                except WriterBusy:
+                    return None
+                taken.append(shard)
+            return shard
+
+        try:
+            return attach_all(self._context, batches, shard_of)
+        finally:
+            for shard in taken:
+                shard.hand_back()
+
+    def _shard(self, topic: int, number: int) -> Shard | None:
+        self._catalog.refresh()
+        for entry in self._catalog.catalog.topics:
+            if entry.id == topic and number < entry.options.shards:
+                handle = self[entry.name]
+                return handle._shards[number] if handle._existing().id == topic else None
+        return None
+
+    def _still_pending(self, batch: Commit, left: list[Ticket]) -> AttachPending:
+        shard = shard_folder(self.path, left[0].topic, left[0].shard)
+        holder = self._context.files.holder(join(shard, names.LOCK))
+        who = f"process {holder.pid}" if holder is not None else "another process"
+        return AttachPending(
+            f"batch {batch.sequence} of {batch.writer!r} is committed, but {len(left)} of its "
+            f"segments wait for {who}, which holds {shard} and has not attached them. It does so "
+            "while its store is open with background=True, or when it calls store.tick(); "
+            "else they are attached when the store is next opened for writing"
+        )
+
+    def _attach_left(self) -> None:
+        """Batches that were committed by somebody who died before they were attached."""
+        context = self._context
+        batches: list[Commit] = []
+        for found in commits(context):
+            if isinstance(found, Corruption):
+                where = (found.path or self.path, found.reason)
+                self.recovery.findings.append(Finding("corrupt_commit", *where))
+            elif pending(context, found):
+                batches.append(found)
+        for batch in batches:
+            many = len(pending(context, batch))
+            folder = join(self.path, names.STAGING)
+            about = f"batch {batch.sequence} of {batch.writer!r}, {many} segments"
+            try:
+                left = [*batch.tickets] if context.read_only else self._attach([batch])
+            except Corruption as problem:
+                reason = f"{about}: {problem}"
+                self.recovery.findings.append(Finding("corrupt_commit", folder, reason))
+                continue
+            label = "unrecovered" if left else "unfinished_attach"
+            self.recovery.findings.append(Finding(label, folder, about))
+
     # ---- the whole store -----------------------------------------------------------------
 
     def flush(self) -> None:
@@ -369,6 +491,7 @@ def open_store(
     opened = Store(context, catalog)
     try:
         opened.recovery = _recover(context, catalog)
+        opened._attach_left()
     except BaseException:
         opened._let_go()
         raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_hexdigest
 
 MASK64 = (1 << 64) - 1
 
@@ -26,6 +26,11 @@ def checksum_parts(parts: Iterable[Any], seed: int = 0) -> int:
     for part in parts:
         state.update(part)
     return state.intdigest()
+
+
+def fingerprint(text: str) -> str:
+    """32 hexadecimal digits that stand for a name in a file's name."""
+    return xxh3_128_hexdigest(text.encode())
 
 
 class Hasher:

@@ -7,10 +7,12 @@ Names are made of numbers, never of what a user typed, and are sorted as numbers
     DATA/catalog.lock, DATA/recovery.lock    kernel locks
     DATA/journal/00000003.journal            redo journals, and NNN.lock beside each
     DATA/quarantine/                         what was set aside, never deleted by Esker
+    DATA/staging/HEX-00000000000000000007.commit    batch 7 of a writer: what is to be attached
     DATA/topics/00000011.deleted/            topic 11, whose files are about to go
     DATA/topics/00000012/0003/               topic 12, shard 3
         00000005-00000000000000081920.log    segment 5 from offset 81920, being written
         00000004-00000000000000000000.seg    segment 4, sealed
+        HEX.staged                           a segment made elsewhere, not yet a part of the shard
         state  counters  lock
 """
 
@@ -26,15 +28,19 @@ RECOVERY_LOCK: Final = "recovery.lock"
 JOURNALS: Final = "journal"
 TOPICS: Final = "topics"
 QUARANTINE: Final = "quarantine"
+STAGING: Final = "staging"
 STATE: Final = "state"
 COUNTERS: Final = "counters"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 DELETED: Final = ".deleted"
+STAGED: Final = ".staged"
 
 _CATALOG = re.compile(r"catalog-(\d{8,})", re.ASCII)
 _SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)", re.ASCII)
 _JOURNAL = re.compile(r"(\d{8,})\.journal", re.ASCII)
+_COMMIT = re.compile(r"([0-9a-f]{32})-(\d{20})\.commit", re.ASCII)
+_STAGED = re.compile(r"([0-9a-f]{16})[0-9a-f]{16}\.staged", re.ASCII)
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 
 
@@ -90,3 +96,25 @@ def journal(journal_id: int) -> str:
 def parse_journal(name: str) -> int | None:
     found = _JOURNAL.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def staged(created_us: int, token: bytes) -> str:
+    """A segment that is not yet attached: when it was begun, and 8 random bytes."""
+    return f"{created_us:016x}{token.hex()}{STAGED}"
+
+
+def parse_staged(name: str) -> int | None:
+    """When a staged segment was begun, in microseconds."""
+    found = _STAGED.fullmatch(name)
+    return int(found[1], 16) if found else None
+
+
+def commit(writer: str, sequence: int) -> str:
+    """The commit of a batch; the writer by its fingerprint."""
+    return f"{writer}-{sequence:020d}.commit"
+
+
+def parse_commit(name: str) -> tuple[str, int] | None:
+    """Writer and sequence of a commit."""
+    found = _COMMIT.fullmatch(name)
+    return (found[1], int(found[2])) if found else None

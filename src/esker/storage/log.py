@@ -77,6 +77,11 @@ class LogSegment:
         least = fmt.HEADER_SIZE + HEADER_SIZE + frame.padded(len(config))
         if files.kind(path) and _size(files, path) <= least:
             files.unlink(path)  # of a creation that failed, and could not be undone either
+        return cls.create_at(files, path, header, config)
+
+    @classmethod
+    def create_at(cls, files: Files, path: str, header: SegmentHeader, config: bytes) -> LogSegment:
+        """The same under a name of the caller's choice."""
         file = files.open(path, "create")
         log = cls(header, file)
         head, _ = frame.encode_header(
@@ -333,7 +338,7 @@ class LogSegment:
         if merging and not self.damaged and self.frames > 2 and small:
             size = self._write_merged(files, target, how)
         elif files.kind(self.path):
-            size = self._write_footer()
+            size = self.write_footer()
             files.rename(self.path, target)
         else:  # it has its new name already, and is not written again: only the sync below failed
             size = self.file.size()
@@ -342,7 +347,8 @@ class LogSegment:
             files.unlink(self.path)
         return SealedSegment.known(self.header, target, size)
 
-    def _write_footer(self) -> int:
+    def write_footer(self) -> int:
+        """Footer and trailer behind the frames, synced; returns the size of the file."""
         directory = self.directory
         low, high = time_range(directory)
         footer = Footer(

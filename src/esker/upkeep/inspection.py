@@ -148,6 +148,8 @@ class _Inspector:
             elif name.endswith(names.TEMPORARY):
                 if not live:
                     found.say("leftover", path, "a file that was being made")
+            elif names.parse_staged(name) is not None:
+                continue  # nobody reads it before it is attached
             elif name not in (names.STATE, names.COUNTERS, names.LOCK):
                 found.say("stranger", path, "not a file of Esker's")
         sealed = {(name.segment, name.base) for name in segments if name.sealed}
