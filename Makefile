@@ -22,8 +22,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKED := $(VENV)/.locked
 READY := $(VENV)/.ready
-# Tests of one group go to one worker: those of Spark share a JVM. All others are dealt out singly.
-SPREAD := -n $(WORKERS) --dist loadgroup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
@@ -65,18 +63,18 @@ check: setup
 
 test: check
 	@echo "test: the suite, on $(WORKERS) workers"
-	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header $(SPREAD) \
+	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
 		$(if $(FULL),,--ignore tests/zoo) $(TESTS)
 
 test-fast: check
 	@echo "test: the suite, suites that explore at 3 %, on $(WORKERS) workers"
-	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header $(SPREAD) \
+	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
 		--ignore tests/zoo $(TESTS)
 
 torture: setup
 	@echo "torture: suites that explore, at $(SCALE) times, seed $(SEED), on $(WORKERS) workers"
 	@ESKER_SCALE=$(SCALE) ESKER_SEED=$(SEED) $(BIN)/python -m pytest -q --no-header \
-		$(SPREAD) -m suite --timeout 36000 $(TESTS)
+		-n $(WORKERS) -m suite --timeout 36000 $(TESTS)
 
 bench: setup
 	@$(BIN)/python -m bench.run

@@ -122,6 +122,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: leaves a store that fsck must find fault with")
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is nothing to deal out
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deals out tests singly, but those of Spark to one worker, in which they share one JVM.
+
+    The mark `xdist_group` would say the same, but pytest 9.2 with pytest-xdist 3.8 ignores it.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
     report = yield

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Called for what lies below this directory only."""
     item.add_marker(pytest.mark.spark)
-    item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ JAVA_21 = ("echo java.base@21.0.8", "echo jdk.incubator.vector@21.0.8")
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """A program of its own."""
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False
     )
 
 
@@ -312,6 +312,7 @@ for partitions in (3, 4):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_without_a_java_that_of_the_wheel_is_used_and_the_users_settings_win(
     scratch: Path, bare_path: Path
 ) -> None:
@@ -340,6 +341,7 @@ esker.spark.shutdown()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_a_session_of_spark_connect_starts_and_ends(scratch: Path) -> None:
     done = run(CONNECTS)
     assert done.returncode == 0, done.stderr
@@ -350,6 +352,7 @@ def test_a_session_of_spark_connect_starts_and_ends(scratch: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_with_this_environment_sparks_own_commands_start(scratch: Path, bare_path: Path) -> None:
     variables = esker.spark.environment()
     assert set(variables) == {"JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON"}
@@ -400,6 +403,7 @@ print(f"{time.monotonic() - before:.1f} s")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # two starts of Spark, the first of which ends by writing 150 MB
 @pytest.mark.parametrize("wheel", [False, True], ids=["found", "wheel"])
 def test_classes_are_written_down_once_and_used_the_next_time(
     scratch: Path, tmp_path: Path, wheel: bool, request: pytest.FixtureRequest

@@ -53,7 +53,7 @@ _LOCAL = {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0
 _LEAN = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 _LOGGING = f'-Dlog4j2.configurationFile="{Path(__file__).with_name("log4j2.properties")}"'
 # A JVM that writes down its classes warns of each that it cannot.
-_HUSHED = "-Xlog:disable -Xlog:all=error:stderr"
+_HUSHED = "-Xlog:disable -Xlog:all=error:stderr -XX:+DisplayVMOutputToStderr"
 _LEAN_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
