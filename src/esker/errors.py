@@ -253,7 +253,7 @@ class DataGap(EskerError):
 
 
 class PySparkMissing(EskerError, ImportError):
-    """PySpark is not installed, or is too old."""
+    """PySpark is not installed or too old, or Esker is not where Spark's workers look for it."""
 
     code = "pyspark_missing"
 

