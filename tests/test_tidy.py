@@ -357,6 +357,12 @@ def test_the_package_keeps_to_its_architecture():
     assert violations(PACKAGE) == []
 
 
+def test_what_spark_looks_for_is_a_name_and_nothing_else():
+    (module,) = modules(ROOT / "src" / "pyspark_esker")
+    assert [use.name for use in imports_of(module.tree)] == ["esker.spark.source.EskerSource"]
+    assert list(_unfit_room(module, lines_max=20)) == []
+
+
 def test_every_file_named_in_an_allowance_exists():
     named = {place for places in DOORS.values() for place in places if place.endswith(".py")}
     named |= {path for path, _ in FOR_TYPES_ONLY}
