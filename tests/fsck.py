@@ -63,7 +63,7 @@ STATE = Layout(
     " boot store zeros checksum",
 )  # fmt: skip
 JOURNAL = Layout(
-    "Journal", "8sHHI16sQQqQ", "magic version size flags store number salt created checksum"
+    "Journal", "8sHH4s16sQQqQ", "magic version size mark store number salt created checksum"
 )
 ENTRY = Layout(
     "Entry", "4sIQIIQQqQQ",
@@ -372,9 +372,9 @@ def journal(data: bytes) -> tuple[Any, list[tuple[int, Any, bytes]], list[tuple[
     """§13: header, entries with their places and bytes, flaws, and up to where it was durable."""
     need(len(data) >= 64, "journal is shorter than its header")
     header = JOURNAL.at(data)
-    need(header.checksum == xxh3(data[:56]), "journal header checksum")
-    need(header[:3] == (b"ESKERJNL", 1, 64) and header[3] in (0, 1), "journal header")
-    if header[3]:  # dropped: all that it says is in the segments
+    need(header.checksum == xxh3(data[:12] + bytes(4) + data[16:56]), "journal header checksum")
+    need(header[:3] == (b"ESKERJNL", 1, 64), "journal header")
+    if header.mark == b"DROP":  # all that it says is in the segments
         return header, [], [], 0
     entries: list[tuple[int, Any, bytes]] = []
     flaws: list[tuple[int, str]] = []

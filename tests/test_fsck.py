@@ -530,7 +530,7 @@ CLEAN: list[tuple[str, Damage]] = [
 IMAGE: list[tuple[str, Damage]] = [
     ("journal is shorter", lambda p: p.cut(JOURNAL, 63)),
     ("journal header checksum", lambda p: p.flip(JOURNAL, 20)),
-    ("journal header", lambda p: p._changed(fsck.JOURNAL, JOURNAL, 0, {"flags": 2}, 0)),
+    ("journal header", lambda p: p._changed(fsck.JOURNAL, JOURNAL, 0, {"version": 2}, 0)),
     ("journal of another store", lambda p: p.rename(JOURNAL, "00000001", "00000002")),
     ("no journal entry", lambda p: p.flip(JOURNAL, 100)),
     ("no journal entry", lambda p: p.flip(JOURNAL, 140)),

@@ -1,7 +1,7 @@
 """The redo journal: "these bytes belong at this position of that segment".
 
     journal := header:64 entry* zeros
-    header      0 "ESKERJNL"  8 u16 version  10 u16 header size  12 u32 flags  16 store id
+    header      0 "ESKERJNL"  8 u16 version  10 u16 header size  12 mark  16 store id
                32 u64 journal id  40 u64 salt  48 i64 created  56 u64 checksum of bytes 0..56
     entry :=    header:64 bytes:u8[size] padding to 8
                 0 "ESKJ"  4 u32 size  8 u64 topic id  16 u32 shard
@@ -15,9 +15,10 @@ its header too, so a segment whose directory entry was lost can be made again fr
 As in segments, the durable position tells a torn end (cut: it was never acknowledged) from
 corruption (reported; the entries behind it are still replayed).
 
-Flag 1, DROPPED, is set and synced before a journal is deleted: all that it says is in the segments.
-A new file may stand where a deleted one stood, and a power cut may bring back the old bytes in it;
-such a journal says by itself that there is nothing to replay.
+"DROP" is written over the mark and synced before a journal is deleted: all that it says is in the
+segments. A new file may stand where a deleted one stood, and a power cut may bring back the old
+bytes in it; such a journal says by itself that there is nothing to replay. The header's checksum
+takes the mark for zeros, so that a mark which is written by half changes nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ ENTRY_MAGIC: Final = b"ESKJ"
 VERSION: Final = 1
 HEADER_SIZE: Final = 64
 ENTRY_SIZE: Final = 64
-DROPPED: Final = 1
-_HEADER: Final = struct.Struct("<8sHHI16sQQq")
+MARK_AT: Final = 12
+MARK_SIZE: Final = 4
+DROPPED: Final = b"DROP"
+_HEADER: Final = struct.Struct("<8sHH4s16sQQq")
 _ENTRY: Final = struct.Struct("<4sIQIIQQqQ")
 _CHECK: Final = struct.Struct("<Q")
 assert _HEADER.size == _ENTRY.size == 56
@@ -46,7 +49,7 @@ class JournalHeader(NamedTuple):
     journal: int
     salt: int
     created: int
-    flags: int = 0
+    mark: bytes = bytes(MARK_SIZE)
 
 
 class Entry(NamedTuple):
@@ -63,9 +66,14 @@ class Entry(NamedTuple):
 
 
 def encode_header(header: JournalHeader) -> bytes:
-    *fields, flags = header
-    packed = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, flags, *fields)
-    return packed + _CHECK.pack(checksum(packed))
+    *fields, mark = header
+    packed = _HEADER.pack(MAGIC, VERSION, HEADER_SIZE, mark, *fields)
+    return packed + _CHECK.pack(_checksum(packed))
+
+
+def _checksum(data: bytes) -> int:
+    """Of a header, whatever its mark."""
+    return checksum(data[:MARK_AT] + bytes(MARK_SIZE) + data[MARK_AT + MARK_SIZE : 56])
 
 
 def decode_header(data: bytes) -> JournalHeader | str:
@@ -75,7 +83,7 @@ def decode_header(data: bytes) -> JournalHeader | str:
     if data[:8] != MAGIC:
         return "not a journal: wrong magic"
     (check,) = _CHECK.unpack_from(data, 56)
-    if check != checksum(data[:56]):
+    if check != _checksum(data):
         return "journal header does not match its checksum"
     fields = _HEADER.unpack_from(data)
     if fields[1] != VERSION:

@@ -11,7 +11,7 @@ reader to the workers; so readers hold plain values, and each process opens the 
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -43,7 +43,9 @@ from esker.spark.tasks import Part, parts
 from esker.spark.wanted import COLUMNS, Wanted, schema_of, wanted
 from esker.storage.files import absolute
 
-PUSH_FILTERS: Final = "ESKER_SPARK_PUSH_FILTERS"  # set by esker.spark.session, with Spark's switch
+# Where the session hands filters down, Spark asks for a reader in a worker of this name; a reader
+# that takes filters where it does not is an error. There is no other way to know.
+PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class EskerSource(DataSource):
@@ -64,7 +66,7 @@ class EskerSource(DataSource):
         asked = narrowed(self._asked(streaming=False), schema)
         push = asked.push_filters
         if push is None:
-            push = os.environ.get(PUSH_FILTERS) == "1"
+            push = PUSHING in sys.modules
         return (PushingReader if push else EskerReader)(asked, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -60,7 +60,6 @@ class Journal:
         self._end = 0
         self._synced = 0
         self._salt = 0
-        self._header: JournalHeader | None = None
         self.id = 0
 
     def room(self, redos: Sequence[Redo]) -> bool:
@@ -123,7 +122,6 @@ class Journal:
             lock.release()
             raise
         self._file, self._lock, self._salt, self.id = file, lock, salt, number
-        self._header = header
         self._end = fmt.HEADER_SIZE
         self._synced = 0
 
@@ -132,9 +130,8 @@ class Journal:
         file = self._file
         if file is None:
             return
-        assert self._header is not None
         try:
-            _mark_dropped(file, self._header)
+            _mark_dropped(file)
             file.close()
             self._file = None
             self._files.unlink(file.path)
@@ -170,8 +167,8 @@ class Journal:
         return self._file is not None
 
 
-def _mark_dropped(file: File, header: JournalHeader) -> None:
-    file.write(0, [fmt.encode_header(header._replace(flags=header.flags | fmt.DROPPED))])
+def _mark_dropped(file: File) -> None:
+    file.write(fmt.MARK_AT, [fmt.DROPPED])
     file.sync()
 
 
@@ -220,7 +217,7 @@ def _read(files: Files, path: str, store: bytes) -> DeadJournal:
         return DeadJournal(path, [], (0, header), [])
     if header.store != store:
         return DeadJournal(path, [], None, [(0, "a journal of another store")])
-    if header.flags & fmt.DROPPED:
+    if header.mark == fmt.DROPPED:
         return DeadJournal(path, [], None, [])
     entries, torn, damage = _entries(data, header.salt)
     if len(data) < JOURNAL_BYTES_MIN:  # its size is set before its header is written
@@ -279,8 +276,8 @@ def forget(files: Files, dead: DeadJournal) -> None:
     file = files.open(dead.path, "rw")
     try:
         header = fmt.decode_header(file.read(0, fmt.HEADER_SIZE))
-        if not isinstance(header, str) and not header.flags & fmt.DROPPED:
-            _mark_dropped(file, header)
+        if not isinstance(header, str) and header.mark != fmt.DROPPED:
+            _mark_dropped(file)
     finally:
         file.close()
     files.unlink(dead.path)

@@ -316,9 +316,11 @@ class Check:
         if self.store is not None and header.store != self.store:
             self.say("journal", path, "a journal of another store", 16)
             return
-        if header.flags & journal_format.DROPPED:
+        if header.mark == journal_format.DROPPED:
             self.say("leftover", path, "a journal that was being deleted")
             return
+        if any(header.mark):
+            self.say("torn_journal", path, "a mark that nobody writes", journal_format.MARK_AT)
         self._entries(path, data, header)
 
     def _entries(self, path: str, data: bytes, header: JournalHeader) -> None:
