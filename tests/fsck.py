@@ -27,6 +27,7 @@ from struct import Struct, error, unpack, unpack_from
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest as xxh3
+from xxhash import xxh3_128_hexdigest
 
 
 class Layout:
@@ -77,7 +78,9 @@ NAMES = {
     "identity": r"esker\.store",
     "catalog": rf"catalog-{N8}",
     "journal": rf"journal/{N8}\.journal",
-    "lock": rf"catalog\.lock|recovery\.lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock",
+    "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock",
+    "staged": rf"topics/{N8}/{N4}/([0-9a-f]{{32}}\.staged)",
+    "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
@@ -146,6 +149,29 @@ def catalog(data: bytes) -> tuple[int, bytes, dict[int, dict[str, Any]]]:
         need(TOPIC.fullmatch(topic["name"]), f"topic name {topic['name']!r}", 64)
         need(1 <= options["shards"] <= 1024 and options["durability"] in CLASSES, "options", 64)
     return head.generation, head.store, topics
+
+
+@lru_cache(1024)
+def commit(data: bytes) -> tuple[int, bytes, dict[str, Any]]:
+    """§15: sequence, store id, the batch."""
+    need(len(data) >= 64, "commit is too short")
+    head = CATALOG.at(data)
+    need(head.checksum == xxh3(data[:56]), "commit header checksum")
+    need((head[:3], head.zeros, head.more) == ((b"ESKB", 1, 0), 0, 0), "commit header")
+    need(len(data) == 64 + head.size and head.body == xxh3(data[64:]), "commit body", 64)
+    told = json.loads(data[64:])
+    need(told["sequence"] == head.generation, "sequence", 64)
+    return head.generation, head.store, told
+
+
+def staged(data: bytes, ticket: dict[str, Any]) -> list[bytes]:
+    """§15: the values of a staged segment, if it is what its ticket says."""
+    need(len(data) == ticket["size"], "a staged segment of another size")
+    need(xxh3(data[128:-32]) == ticket["hash"], "a staged segment with other bytes", 128)
+    frames = walk(data[: ticket["footer"]], ticket["salt"])[0]
+    found = [row[1] for each in frames if each.head.kind == DATA for row in each.content]
+    need(len(found) == ticket["rows"], "a staged segment with other records", 128)
+    return found
 
 
 @lru_cache(4096)
@@ -469,6 +495,7 @@ class Judge:
         self.problems: list[Problem] = []  # what no crash explains
         self.torn: list[Problem] = []  # what a crash may leave
         self.shards: dict[tuple[str, int], Shard] = {}
+        self.pending: dict[tuple[str, int], list[bytes]] = {}  # values that are to be attached
         self.topics: dict[int, dict[str, Any]] = {}
         self.store = b""
         self.named: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in NAMES}
@@ -523,6 +550,26 @@ class Judge:
         for key in sorted({*shards, *redo}):
             names = [name for name in shards.get(key, ()) if len(name) > 1]
             self.shard(*key, names, redo.get(key, []))
+        for writer, sequence, path in sorted(self.named["commit"]):
+            found = self.parse(commit, path)
+            if found:
+                self.commit(path, writer, sequence, *found)
+
+    def commit(
+        self, path: str, writer: str, sequence: int, number: int, store: bytes, told: dict[str, Any]
+    ) -> None:
+        """§15: what is committed, and still called .staged."""
+        mark = xxh3_128_hexdigest(told["writer"].encode())
+        if (number, store, mark) != (sequence, self.store, writer):
+            self.problem(path, 8, "commit of another store, or under another's name")
+        for ticket in told["tickets"]:
+            topic, shard = ticket["topic"], ticket["shard"]
+            place = f"topics/{topic:08d}/{shard:04d}/{ticket['file']}"
+            if place in self.files and topic in self.topics:
+                self.crash(place, 0, "committed, and not attached")
+                values = self.parse(lambda data, ticket=ticket: staged(data, ticket), place)
+                name = self.topics[topic]["name"]
+                self.pending.setdefault((name, shard), []).extend(values or [])
 
     def journals(self) -> dict[tuple[int, int], list[Any]]:
         """§13: what is to be written again, by shard."""

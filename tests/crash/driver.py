@@ -88,6 +88,19 @@ class Driver:
         assert isinstance(span, esker.Span)
         self.ledger.wrote(topic, span.first, durable=wait and self._is_fsync(topic))
 
+    def attach(self, topics: tuple[str, ...], count: int = 2, size: int | None = None) -> None:
+        """A batch over several topics, made beside the log and attached to it."""
+        values = {topic: [self.value(topic, size) for _ in range(count)] for topic in topics}
+        tickets = []
+        for topic in topics:
+            with self._store.stage(topic) as staged:
+                staged.append_many(values[topic])
+            tickets += staged.tickets
+        self.ledger.trying_all(values)
+        assert self._store.attach(f"driver {self.mark}", self.serial, tickets, timeout=0)
+        for topic in topics:
+            self.ledger.wrote(topic, self._store[topic].end() - count, durable=True)
+
     def flush(self, topic: str) -> None:
         self._store[topic].flush()
         self.ledger.flushed(topic)
@@ -163,8 +176,11 @@ def mixed(
     steps: list[Step] = [("create", name, durability) for name, durability in classes.items()]
     for _ in range(length):
         topic = chance.choice(list(classes))
-        if deleting and chance.random() < 0.15:
-            if chance.random() < 0.7:
+        if deleting and chance.random() < 0.2:
+            if chance.random() < 0.3:
+                topics = tuple(chance.sample(list(classes), chance.randrange(1, 3)))
+                steps.append(("attach", topics, chance.randrange(1, 4)))
+            elif chance.random() < 0.7:
                 steps.append(("forget", topic, chance.randrange(1, 4)))
             else:
                 steps += [("drop", topic), ("create", topic, classes[topic])]

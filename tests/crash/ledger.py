@@ -103,6 +103,7 @@ class Ledger:
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
         self.perhaps: set[str] = set()  # topics whose creation failed
+        self.together: list[list[tuple[Page, set[bytes]]]] = []  # batches over several topics
         self.version = 0  # how many promises were made
         self._strength = (-1, 0)
 
@@ -141,6 +142,12 @@ class Ledger:
         page.doubt = values
         if atomic:
             page.batches.append(frozenset(values))
+
+    def trying_all(self, values: dict[str, list[bytes]]) -> None:
+        """A batch over several topics: in all of them, or in none."""
+        for name, of_it in values.items():
+            self.trying(name, of_it, atomic=True)
+        self.together.append([(self.pages[name], set(of_it)) for name, of_it in values.items()])
 
     def buffered(self, name: str, offset: int) -> None:
         page = self.pages[name]
@@ -197,6 +204,7 @@ class Ledger:
         self.pages = {n: p for n, p in self.pages.items() if n in store or not p.dropping}
         there = [page for page in self.pages.values() if page.name in store]
         found = {p.name: read(store, p.name) for p in there if p.durability != "ephemeral"}
+        self.together = []
         for page in self.pages.values():  # nothing above has changed the ledger, should it fail
             page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
         for page in there:
@@ -229,6 +237,24 @@ class Ledger:
                 check_page(page, found, death)
                 if reported:
                     check_report(page, found, outcome)
+        self._check_together(outcome)
+
+    def _check_together(self, outcome: Outcome) -> None:
+        for batch in self.together:
+            there = {}
+            for page, values in batch:
+                found = outcome.found.get(page.name)
+                known = self.pages.get(page.name)
+                if (
+                    known is not page
+                    or page.dropping
+                    or page.falling
+                    or page.floor
+                    or found is None
+                ):
+                    continue  # deleted, or perhaps
+                there[page.name] = bool(values.intersection(value for _, value in found.records))
+            assert len({*there.values()}) < 2, f"I7: a batch over topics is there in part: {there}"
 
     def judge_weakly(self, outcome: Outcome) -> None:
         """Compare what a store holds on a disk that lied: all of it is right, if not all there."""
@@ -369,7 +395,9 @@ def check_gaps(page: Page, found: Found, death: Death) -> None:
         assert death == "power", f"{page.name}: only the process died, and {first}..{last} is lost"
         assert page.durability == "disk", f"{page.name}: {first}..{last} was never issued"
         assert reason == "lost unsynced tail"
-        assert last + 1 == found.end, f"I3 {page.name}: records survived behind {first}..{last}"
+        behind = {value for offset, value in found.records if offset > last}
+        late = behind <= {*page.doubt, *page.maybe}  # a committed batch is attached after recovery
+        assert late, f"I3 {page.name}: records survived behind {first}..{last}"
 
 
 def check_report(page: Page, found: Found, outcome: Outcome) -> None:

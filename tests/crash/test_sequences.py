@@ -45,6 +45,7 @@ ALPHABET: dict[str, list[Step]] = {
     "reopen": [("reopen",)],
     "forget d": [D, ("forget", "d", 1)],
     "drop f": [F, ("drop", "f")],
+    "attach": [F, D, ("attach", ("f", "d"), 2, 300)],
 }
 EMPTY: list[Step] = []
 TWO_SEGMENTS: list[Step] = [  # the second of several small frames, which sealing merges

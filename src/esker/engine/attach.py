@@ -309,6 +309,7 @@ def attach(shard: Shard, ticket: Ticket) -> None:
             empty.close()
             with suppress(StorageError):  # beside a sealed segment of its number it is nothing
                 shard.files.unlink(empty.path)
+                shard.files.sync_dir(shard.folder)
 
 
 def _make_way(shard: Shard) -> LogSegment | None:

@@ -260,6 +260,7 @@ class Store:
         context.require_writable()
         limit = check_timeout(timeout)
         batch = Commit(writer, sequence, tuple(tickets))
+        self._settle_before(batch)
         committed = commit(context, writer, sequence, batch.tickets)
         for folder in {shard_folder(self.path, each.topic, each.shard) for each in batch.tickets}:
             collect(context, folder)
@@ -270,6 +271,16 @@ class Store:
                 raise self._still_pending(batch, left)
             _PAUSE.wait(ATTACH_PAUSE)
         return committed
+
+    def _settle_before(self, batch: Commit) -> None:
+        """What this process has appended before a batch is durable before it is."""
+        places = {(ticket.topic, ticket.shard) for ticket in batch.tickets}
+        ours = [s for s in self._context.shards if s.writing and (s.entry.id, s.number) in places]
+        for shard in ours:
+            with shard.lock:
+                shard._flush()
+        for problem in self._context.committer.make_durable(ours).values():
+            raise problem
 
     def _attach(self, batches: Iterable[Commit]) -> list[Ticket]:
         """Attach what this process can; what it took for that it lets go again."""
