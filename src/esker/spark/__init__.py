@@ -7,7 +7,8 @@
 
     source.py       the format "esker": what Spark calls, in batch queries
     stream.py       the same as a stream
-    wanted.py       the options of both, with Kafka's names
+    sink.py         writing, in batches and streams, each batch exactly once
+    wanted.py       the options of reading, with Kafka's names
     plan.py         which offsets are read, and how they are divided
     tasks.py        what a worker is told
     rows.py         records as rows, in the workers

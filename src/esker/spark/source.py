@@ -4,7 +4,7 @@
     EskerReader     a batch query: spans at planning, tasks, rows in the workers
 
 Options are in wanted.py, offsets in plan.py, tasks in tasks.py, rows in rows.py, streams in
-stream.py. Spark makes a source in a
+stream.py, writing in sink.py. Spark makes a source in a
 Python process of its own beside the driver, asks it for its rows and for a reader, and sends the
 reader to the workers; so readers hold plain values, and each process opens the store for itself.
 """
@@ -38,6 +38,7 @@ from esker.engine import ranges
 from esker.engine.reader import View, find_time
 from esker.errors import InvalidOption, nearest
 from esker.spark import plan
+from esker.spark.sink import EskerStreamWriter, EskerWriter, Target
 from esker.spark.stream import EskerStreamReader
 from esker.spark.tasks import Part, parts
 from esker.spark.wanted import COLUMNS, Wanted, schema_of, wanted
@@ -71,6 +72,24 @@ class EskerSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return EskerStreamReader(narrowed(self._asked(streaming=True), schema), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> EskerWriter:
+        return EskerWriter(self._target(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> EskerStreamWriter:
+        return EskerStreamWriter(self._target(schema, overwrite))
+
+    def _target(self, schema: StructType, overwrite: bool) -> Target:
+        if overwrite:
+            raise InvalidOption(
+                "a log is appended to and never written over: use mode('append'), or outputMode "
+                "'append' or 'update'; store.delete(topic) deletes what was there"
+            )
+        if "path" not in self.options:
+            raise InvalidOption('which store? Give its directory: .option("path", "data")')
+        target = Target(local_path(self.options["path"]), self.options, schema)
+        target.prepare()
+        return target
 
 
 def local_path(path: str) -> str:
