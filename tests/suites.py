@@ -49,7 +49,7 @@ class Suite:
 
     def __init__(self, name: str, lots: int = 1) -> None:
         self.name = name
-        self.floor = int(FLOORS[name] * SCALE / lots)
+        self.floor = int(FLOORS[name] * min(SCALE, 1) / lots)  # some have no more than twice it
         self.count = 0
         self.also: Counter[str] = Counter()
         self._began = time.monotonic()
@@ -82,7 +82,7 @@ def summary(parts: list[dict[str, Any]]) -> list[str]:
         more = "".join(f", {count:,} {what}" for what, count in also.items())
         lines.append(
             f"SUITE {name}: {sum(part['count'] for part in of_it):,}{more};"
-            f" floor {int(floor * SCALE):,}, seed {SEED},"
+            f" floor {int(floor * min(SCALE, 1)):,}, seed {SEED},"
             f" {sum(part['seconds'] for part in of_it):.0f} s"
         )
     return lines

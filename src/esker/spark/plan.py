@@ -63,6 +63,12 @@ def reading(path: str) -> Store:
     return store
 
 
+def let_go() -> None:
+    """Close the stores that this process reads."""
+    while _open:
+        _open.popitem()[1].close()
+
+
 # ---- what is there ---------------------------------------------------------------------------
 
 

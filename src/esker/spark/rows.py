@@ -12,6 +12,7 @@ were deleted since the query was planned, a topic that is another one by now.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from esker.engine.batch import TIMESTAMP, Batch
-from esker.errors import EskerError, InvalidRecord
+from esker.errors import EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
 from esker.spark.plan import DataLoss, Span, reading
@@ -132,13 +133,12 @@ def _whole(path: str, span: Span) -> Iterator[Batch | Gap]:
 
 
 def _found(path: str, span: Span) -> Iterator[Any]:
-    store = reading(path)
-    topic = store[span.topic]
-    if topic.name not in store or topic._existing().id != span.id:
-        return
-    yield from topic.batches(
-        span.first, span.end, shard=span.shard, gaps="yield", max_bytes=BATCH_BYTES
-    )
+    topic = reading(path)[span.topic]
+    with suppress(TopicNotFound):  # deleted: whatever has not been read by now is missing
+        if topic._existing().id == span.id:
+            yield from topic.batches(
+                span.first, span.end, shard=span.shard, gaps="yield", max_bytes=BATCH_BYTES
+            )
 
 
 def _gone(span: Span, first: int, last: int) -> Gap:

@@ -1,0 +1,281 @@
+"""`spark.read.format("esker")` in a real Spark: rows, columns, filters, losses, and words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import esker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T0 = 1_700_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Topic t: two shards, sealed segments and a log, everything that a record can have."""
+    path = tmp_path_factory.mktemp("source") / "data"
+    with esker.open(path, background=False) as store:
+        topic = store.create("t", shards=2, segment_records=2000)
+        for number in range(20):
+            topic.append_many(
+                [
+                    esker.Record(
+                        b'{"n": %d}' % n, key=b"k%d" % (n % 5), tag=f"tag-{n % 3}", node="eu",
+                        headers={"h": b"%d" % n}, timestamp=T0 + n * 1_000_000,
+                    )
+                    for n in range(number * 500, number * 500 + 500)
+                ]
+            )  # fmt: skip
+        store["plain"].append_many([b"a", b"b", b"c"])
+        store.tick()
+    return str(path)
+
+
+def load(spark: SparkSession, data: str, **options: Any) -> DataFrame:
+    options.setdefault("subscribe", "t")
+    if options["subscribe"] is None:
+        del options["subscribe"]
+    return spark.read.format("esker").options(**options).load(data)
+
+
+def test_the_schema_is_that_of_kafka(spark: SparkSession, data: str) -> None:
+    assert load(spark, data).schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int>"
+    )
+    rich = load(spark, data, includeHeaders="true", includeTag="true", includeNode="true")
+    assert rich.schema.simpleString().endswith(
+        "headers:array<struct<key:string,value:binary>>,tag:string,node:string>"
+    )
+
+
+def test_every_record_is_a_row(spark: SparkSession, data: str) -> None:
+    rich = load(spark, data, includeHeaders="true", includeTag="true", includeNode="true")
+    rows = rich.collect()
+    assert len(rows) == 10_000
+    with esker.open(data, mode="r") as store:
+        records = {(r.shard, r.offset): r for r in store["t"].read()}
+    assert len(records) == 10_000
+    for row in rows:
+        record = records[row.partition, row.offset]
+        assert bytes(row.value) == record.value
+        assert bytes(row.key) == record.key
+        assert (row.topic, row.timestampType) == ("t", 0)
+        assert (row.tag, row.node) == (record.tag, record.node)
+        assert [(h.key, bytes(h.value)) for h in row.headers] == list(
+            (record.headers or {}).items()
+        )
+        stamp = row.timestamp.astimezone(UTC)
+        assert stamp == datetime.fromtimestamp(record.timestamp / 1e6, UTC)
+
+
+def test_what_a_record_lacks_is_null(spark: SparkSession, data: str) -> None:
+    wide = load(spark, data, subscribe="plain", includeHeaders="true", includeTag="true")
+    rows = wide.orderBy("offset").collect()
+    assert [bytes(row.value) for row in rows] == [b"a", b"b", b"c"]
+    assert {(row.key, row.headers, row.tag) for row in rows} == {(None, None, None)}
+
+
+def test_several_topics_a_pattern_and_an_assignment(spark: SparkSession, data: str) -> None:
+    def counted(**options: Any) -> dict[tuple[str, int], int]:
+        found = load(spark, data, **options).groupBy("topic", "partition").count().collect()
+        return {(row.topic, row.partition): row["count"] for row in found}
+
+    both = counted(subscribe="t,plain")
+    assert both["plain", 0] == 3
+    assert both["t", 0] + both["t", 1] == 10_000
+    assert counted(subscribe=None, subscribePattern="pl.*") == {("plain", 0): 3}
+    assert counted(subscribe=None, assign='{"t": [1]}') == {("t", 1): both["t", 1]}
+    assert counted(subscribe=None, subscribePattern="nothing.*") == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "values"),
+    [
+        ({"startingOffsets": "1"}, [b"b", b"c"]),
+        ({"startingOffsets": "-1"}, [b"c"]),
+        ({"endingOffsets": "2"}, [b"a", b"b"]),
+        ({"endingOffsets": "-1"}, [b"a", b"b"]),
+        ({"startingOffsets": '{"plain": {"0": 1}}', "endingOffsets": '{"plain": {"0": 2}}'},
+         [b"b"]),
+        ({"startingOffsets": '{"plain": {"0": -2}}', "endingOffsets": '{"plain": {"0": -1}}'},
+         [b"a", b"b", b"c"]),
+        ({"startingOffsets": "@2020-01-01", "endingOffsets": "latest"}, [b"a", b"b", b"c"]),
+        ({"startingTimestamp": "0", "endingTimestamp": "1000"}, []),
+    ],
+)  # fmt: skip
+def test_from_where_to_where(
+    spark: SparkSession, data: str, options: dict[str, str], values: list[bytes]
+) -> None:
+    found = load(spark, data, subscribe="plain", **options).orderBy("offset").collect()
+    assert [bytes(row.value) for row in found] == values
+
+
+def test_times_are_found_in_each_shard(spark: SparkSession, data: str) -> None:
+    found = load(
+        spark, data, startingTimestamp=str((T0 + 100_000_000) // 1000),
+        endingTimestamp=str((T0 + 200_000_000) // 1000),
+    )  # fmt: skip
+    values = {bytes(row.value) for row in found.collect()}
+    assert {b'{"n": %d}' % n for n in range(100, 200)} <= values
+
+
+def test_columns_are_picked_by_option_or_by_schema(spark: SparkSession, data: str) -> None:
+    assert load(spark, data, columns="offset,timestamp").columns == ["offset", "timestamp"]
+    picked = spark.read.format("esker").schema("offset BIGINT").option("subscribe", "t").load(data)
+    assert picked.agg({"offset": "count"}).collect()[0][0] == 10_000
+
+
+def test_values_as_text_and_as_json(spark: SparkSession, data: str) -> None:
+    text = load(spark, data, valueFormat="string")
+    assert text.filter("value = '{\"n\": 17}'").count() == 1
+    json = load(spark, data, valueFormat="json", valueSchema="n BIGINT, missing STRING")
+    total, missing = json.selectExpr("sum(value.n)", "count(value.missing)").collect()[0]
+    assert (total, missing) == (sum(range(10_000)), 0)
+
+
+def test_values_that_are_no_json_are_named_or_null(spark: SparkSession, data: str) -> None:
+    options = {"subscribe": "plain", "valueFormat": "json", "valueSchema": "n BIGINT"}
+    with pytest.raises(
+        Exception, match=r"the value at offset 0 of partition 0 is .*onBadValue=null"
+    ):
+        load(spark, data, **options).collect()
+    rows = load(spark, data, **options, onBadValue="null").collect()
+    assert [row.value for row in rows] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("condition", "count"),
+    [
+        ("offset >= 3990", None), ("offset < 10", 20), ("offset = 7", 2), ("offset IN (1, 3)", 4),
+        ("partition = 1", None), ("topic = 't'", 10_000), ("topic = 'x'", 0),
+        ("tag = 'tag-1'", 3333),
+        ("tag IN ('tag-0', 'tag-2')", 6667), ("tag = 'tag-1' AND tag = 'tag-2'", 0),
+        ("timestamp >= timestamp_micros(1700000100000000)", 9900),
+        ("timestamp < timestamp_micros(1700000100000000)", 100),
+        ("timestamp = timestamp_micros(1700000100000000)", 1),
+        ("timestamp > timestamp_micros(1700000100000000) AND partition = 0", None),
+        ("offset >= 10 OR tag = 'tag-1'", None), ("key = 'k1'", 2000), ("tag IS NULL", 0),
+    ],
+)  # fmt: skip
+def test_filters_change_what_is_read_and_never_the_result(
+    spark: SparkSession, data: str, condition: str, count: int | None
+) -> None:
+    def counted(**options: str) -> int:
+        return load(spark, data, includeTag="true", **options).filter(condition).count()
+
+    pushed, plain = (
+        counted(pushFilters="true"),
+        counted(pushFilters="false") if count is None else count,
+    )
+    assert pushed == plain
+
+
+def test_filters_are_used(data: str) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
+
+    from esker.spark import plan
+    from esker.spark.source import trimmed
+    from esker.spark.wanted import wanted
+
+    found = plan.spans(wanted({"path": data, "subscribe": "t"}, now_us=0, streaming=False))
+    try:
+        narrow = [EqualTo(("partition",), 1), GreaterThanOrEqual(("offset",), 3500)]
+        ((span, _),) = trimmed(found, narrow)[0]
+        assert (span.shard, span.first) == (1, 3500)
+        late = datetime.fromtimestamp((T0 + 9_900 * 1_000_000) / 1e6, UTC)
+        left, _ = trimmed(found, [GreaterThanOrEqual(("timestamp",), late)])
+        assert sum(s.end - s.first for s, _ in left) <= 200
+        left, _ = trimmed(found, [LessThan(("timestamp",), datetime(2023, 1, 1, tzinfo=UTC))])
+        assert left == []
+        assert trimmed(found, [EqualTo(("tag",), "x")])[1] == ("x",)
+    finally:
+        plan.let_go()
+
+
+def test_a_read_is_divided_as_asked(spark: SparkSession, data: str) -> None:
+    assert load(spark, data, minPartitions="7").rdd.getNumPartitions() >= 7
+    assert load(spark, data, maxRecordsPerPartition="1000").rdd.getNumPartitions() >= 10
+    assert load(spark, data).rdd.getNumPartitions() == 1, "so little is one task"
+
+
+def test_a_query_reads_a_snapshot_beside_a_writer(spark: SparkSession, tmp_path: Path) -> None:
+    def found() -> DataFrame:
+        return load(spark, str(tmp_path / "data"))
+
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append_many([b"x"] * 1000, wait=True)
+        first = found()
+        assert first.count() == 1000
+        store["t"].append_many([b"y"] * 10, wait=True)
+        assert first.count() == 1000, "what was read once stays as it was"
+        assert found().count() == 1010
+        with store.stage("t") as staged:
+            staged.append_many([b"z"] * 5)
+        assert found().count() == 1010, "staged is not there"
+        store.attach("w", 1, staged.tickets)
+        assert found().count() == 1015
+
+
+@pytest.fixture
+def gapped(tmp_path: Path) -> str:
+    """Records 0..2 survived, 3..5 a repair has declared lost, 6..8 are there."""
+    path = tmp_path / "data"
+    with esker.open(path, background=False) as store:
+        topic = store.create("t")
+        for number in range(3):
+            topic.append_many([b"%d" % (3 * number + n) for n in range(3)])
+        topic.sync()
+    log = next(path.rglob("*.log"))
+    content = bytearray(log.read_bytes())
+    at = content.index(b"345")
+    content[at] ^= 1
+    log.write_bytes(content)
+    esker.repair(path)
+    return str(path)
+
+
+def test_a_loss_fails_is_skipped_or_is_a_row(spark: SparkSession, gapped: str) -> None:
+    with pytest.raises(Exception, match=r"offsets 3 to 5 cannot be read: corrupt.*onDataLoss=skip"):
+        load(spark, gapped).collect()
+    kept = load(spark, gapped, failOnDataLoss="false").orderBy("offset").collect()
+    assert [bytes(row.value) for row in kept] == [b"0", b"1", b"2", b"6", b"7", b"8"]
+    rows = load(spark, gapped, onDataLoss="gapRow").orderBy("offset").collect()
+    assert len(rows) == 7
+    assert rows[3].value is None
+    assert rows[3].gap.asDict() == {"first": 3, "last": 5, "reason": "corrupt"}
+    assert {row.gap for row in rows if row.value is not None} == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"subscribe": "tt"}, "no topic 'tt' in"),
+        ({"startingOffset": "1"}, "did you mean 'startingOffsets'"),
+        ({"assign": "x"}, "exactly one of subscribe"),
+        ({"startingOffsets": "999999"}, "there is no offset 999999"),
+        ({"maxOffsetsPerTrigger": "1"}, "use spark.readStream"),
+        ({"kafka.bootstrap.servers": "x"}, "there is no broker"),
+    ],
+)
+def test_mistakes_are_told_on_the_driver(
+    spark: SparkSession, data: str, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(Exception, match=told):
+        load(spark, data, **options).count()
+
+
+def test_what_is_no_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Exception, match=r"nothing|not a store|no store|not an Esker store"):
+        load(spark, str(tmp_path / "missing")).count()
+    with pytest.raises(Exception, match="file"):
+        load(spark, str(tmp_path / "file")).count()
+    with pytest.raises(Exception, match="directories only"):
+        load(spark, "s3://bucket/data").count()
