@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.format import frame, segment
 from esker.storage.files import told
 from tests.helpers import Refusing
 
@@ -381,3 +382,68 @@ def test_the_counters_tell_what_was_done(tmp_path: Path) -> None:
             assert told_of[name] > 0, name
         assert told_of["total_records"] == told_of["records_read"] == 30 * 61
         assert told_of["readers_active"] == 0
+
+
+def test_what_is_written_while_a_round_syncs_is_not_shown_by_that_round(tmp_path: Path) -> None:
+    files = SlowSync()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store.create("t", durability="fsync")
+        files.may_sync.clear()
+        first = threading.Thread(target=lambda: topic.append(b"durable", wait=True))
+        first.start()
+        assert files.syncing.wait(30)
+        topic.append_many([b"written"], wait=False)
+        files.may_sync.set()
+        first.join()
+        assert (topic.end(), topic.durable()) == (1, 1)
+        topic.sync()
+        assert (topic.end(), topic.durable()) == (2, 2)
+
+
+@pytest.mark.parametrize("journal_from", [0, 100], ids=["journal", "directly"])
+def test_a_poisoned_shard_is_never_called_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal_from: int
+) -> None:
+    """Here its log was synced well, and the name of the log was not."""
+    monkeypatch.setattr("esker.engine.committer.JOURNAL_DIRTY_SHARDS", journal_from)
+    files = Refusing()
+    store = esker.open(tmp_path / "data", files=files, background=False)
+    topic = store.create("t", durability="fsync")
+    topic.append_many([b"doubtful"], wait=False)
+    shard = topic._shards[0]
+    shard.poisoned_by(esker.StorageError("the name of its log could not be synced"))
+    with pytest.raises(esker.Poisoned):
+        topic.sync()
+    shard.became_durable(1)  # by a round that had begun before
+    assert (shard.durable, topic.end()) == (0, 0)
+    with pytest.raises(esker.Poisoned):
+        store.close()
+
+
+def test_a_sync_that_fails_in_the_sealer_poisons_its_shard(tmp_path: Path) -> None:
+    files = Refusing()
+    store = esker.open(tmp_path / "data", files=files, background=False)
+    topic = store.create("t", durability="memory", segment_records=1)
+    topic.append_many([b"0"])
+    topic.append_many([b"1"])
+    files.refuse("sync", errno.EIO, ".log")
+    store.tick()
+    files.allow()
+    with pytest.raises(esker.Poisoned):
+        topic.append_many([b"2"])
+    with pytest.raises(esker.Poisoned):
+        store.close()
+
+
+def test_a_clean_close_ends_with_a_mark_that_calls_all_before_it_durable(tmp_path: Path) -> None:
+    """So that damage is told from a torn tail also where the state page is lost."""
+    with esker.open(tmp_path / "data", background=False) as store:
+        store["t"].append_many([b"0", b"1"])
+    (log,) = (tmp_path / "data").rglob("*.log")
+    data = log.read_bytes()
+    header = segment.decode_header(data[: segment.HEADER_SIZE])
+    assert isinstance(header, segment.SegmentHeader)
+    place = len(data) - frame.HEADER_SIZE
+    mark = frame.decode_header(data, place, place, header.salt)
+    assert isinstance(mark, frame.Header)
+    assert (mark.kind, mark.synced) == (frame.MARK, place)

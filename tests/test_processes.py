@@ -253,6 +253,21 @@ def test_a_writer_that_stops_while_it_publishes_does_not_disturb_readers(tmp_pat
         assert values(reader["t"]) == [b"one", b"two"]
 
 
+def test_a_page_from_before_the_machine_stopped_is_not_believed(tmp_path: Path) -> None:
+    """A writer holds the lock, and has yet to say on the page that it is the new one."""
+    with esker.open(tmp_path / "data") as writer:
+        writer["t"].append(b"one", wait=True)
+        page, log = writer["t"]._shards[0].counters, writer["t"]._shards[0].active
+        assert page is not None
+        assert log is not None
+        boot, page.words[WORD["boot_low"]] = page.words[WORD["boot_low"]], 1
+        page.publish(99, 1, log.end, 0)  # records that were never synced, and are gone
+        with esker.open(tmp_path / "data", mode="r") as reader:
+            assert reader["t"].end() == 1
+            assert values(reader["t"]) == [b"one"]
+        page.words[WORD["boot_low"]] = boot
+
+
 ROLLING = """
     import sys
     import esker

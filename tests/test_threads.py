@@ -453,3 +453,23 @@ def test_two_threads_that_make_the_same_topic_make_one(store: esker.Store) -> No
     assert sorted(told) == list(range(8))
     assert list(store) == ["t"]
     wait_until(lambda: len(store["t"]) == 8, "the linger")
+
+
+def test_a_record_that_comes_while_the_buffer_is_copied_is_told_that_it_was_not_taken(
+    still: esker.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = still.create("t")
+
+    class Copied(Buffer):
+        def __getitem__(self, rows: Any) -> Any:
+            values = super().__getitem__(rows)
+            if self.owner and values == [b"0"]:
+                super().append(b"late")  # of its owner, who had found it open
+            return values
+
+    monkeypatch.setattr("esker.engine.shard.Buffer", Copied)
+    topic.append(b"0")
+    buffer = topic._buffer
+    elsewhere(topic.flush)
+    assert list(buffer) == [b"0", b"late"]
+    assert buffer.taken == 1, "its owner would take it for written"

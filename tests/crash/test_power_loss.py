@@ -321,3 +321,28 @@ def test_a_journal_that_is_back_does_not_make_a_deleted_segment_again(
     driver.ledger.check(store, "power")
     assert "redone" not in store.recovery.labels
     after.close()
+
+
+def test_the_logs_of_a_shard_become_durable_in_order_also_beside_a_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of two is small enough for the journal, and the second is not."""
+    monkeypatch.setattr(committer, "JOURNAL_DIRTY_SHARDS", 1)
+    monkeypatch.setattr(committer, "JOURNAL_ENTRY_BYTES_MAX", 2000)
+    driver = Driver(SimulatedDisk(seed=16))
+    driver.open()
+    driver.run([("create", "m", "memory"), ("wait", "m", 900), ("many", "m", 4, 900)])
+    first, second = (log.path for log, _ in driver._store["m"]._shards[0].unsynced())
+    seen: list[tuple[bool, bool]] = []  # whether each has something that a power cut leaves
+
+    def watch(call: Call, when: str) -> None:
+        after = driver.disk.crash(LOST).contents()
+        redo = any(path.endswith(".journal") and data.strip(b"\0") for path, data in after.items())
+        seen.append((bool(after.get(first)) or redo, bool(after.get(second))))
+
+    driver.disk.watch = watch
+    driver.sync_all()
+    driver.disk.watch = None
+    assert seen[-1] == (True, True)
+    assert (False, True) not in seen
+    driver.close()

@@ -8,31 +8,43 @@ from typing import NamedTuple
 LIST = Path(__file__).with_name("mutants.diff")
 
 
-class Mutant(NamedTuple):
-    """A bug: in which file, what is replaced by what, and which tests must fail."""
+class Edit(NamedTuple):
+    """In a file below src/esker, some lines are replaced by others."""
 
-    name: str
-    tests: tuple[str, ...]
-    file: str  # below src/esker
+    file: str
     old: str
     new: str
 
-    def of(self, source: str) -> str:
-        """The source with the bug in it."""
-        whole = f"\n{source}\n"
-        assert whole.count(self.old) == 1, f"{self.name}: the code has changed; edit the mutant"
-        return whole.replace(self.old, self.new)[1:-1]
+
+class Mutant(NamedTuple):
+    """A bug: what it is, which tests must fail, and the edits that make it."""
+
+    name: str
+    tests: tuple[str, ...]
+    edits: tuple[Edit, ...]
+
+    def sources(self, folder: Path) -> dict[str, str]:
+        """The files that differ from those in the folder, with the bug in them."""
+        made: dict[str, str] = {}
+        for file, old, new in self.edits:
+            whole = f"\n{made.get(file) or (folder / file).read_text()}\n"
+            assert whole.count(old) == 1, f"{self.name}: the code has changed; edit the mutant"
+            made[file] = whole.replace(old, new)[1:-1]
+        return made
 
 
-def _parse(block: str) -> Mutant:
-    above, _, below = block.partition("\n@@ ")
-    name, *tests = above.split("\n")
-    file, *lines = below.rstrip("\n").split("\n")
+def _edit(hunk: str) -> Edit:
+    file, *lines = hunk.rstrip("\n").split("\n")
     old = "\n".join(line[2:] for line in lines if not line.startswith("+"))
     new = "\n".join(line[2:] for line in lines if not line.startswith("-"))
-    return Mutant(name, tuple(tests), file, f"\n{old}\n", f"\n{new}\n")
+    return Edit(file, f"\n{old}\n", f"\n{new}\n")
 
 
 def mutants() -> list[Mutant]:
     """All of them, in the order of the list."""
-    return [_parse(block) for block in LIST.read_text().split("\n== ")[1:]]
+    found = []
+    for block in LIST.read_text().split("\n== ")[1:]:
+        above, *hunks = block.split("\n@@ ")
+        name, *tests = above.split("\n")
+        found.append(Mutant(name, tuple(tests), tuple(map(_edit, hunks))))
+    return found

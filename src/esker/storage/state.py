@@ -17,6 +17,7 @@ class StateFile:
         self._path = join(folder, names.STATE)
         self._file: File | None = None
         self._turn = 0
+        self._named = False  # whether the name of the page is known to be durable
         self.state: State | None = None
         self.damage = ""
 
@@ -41,13 +42,14 @@ class StateFile:
         if whole:
             _, turn, self.state = max(whole)
             self._turn = 1 - turn
+            self._named = self.state.generation > 1
         return self.state
 
     def store(self, state: State) -> State:
         """Make `state` the shard's state, durably, with the next generation number.
 
-        A state that was loaded has a durable name. One that was not may have a file all the same,
-        left by a process that died before it synced the name; so the name is synced here.
+        The name is synced behind the first state. Who stored that may have died between; so it is
+        synced again before the second one is written, which proves that it was.
         """
         generation = self.state.generation + 1 if self.state is not None else 1
         state = state._replace(generation=generation)
@@ -57,17 +59,23 @@ class StateFile:
         size = self._file.size()
         if size < fmt.FILE_SIZE:
             self._file.write(size, [bytes(fmt.FILE_SIZE - size)])
+        if self.state is not None:
+            self._sync_name()
         self._file.write(fmt.SLOT_POSITIONS[self._turn], [fmt.encode_slot(state)])
         self._file.sync()
-        if self.state is None:
-            self._files.sync_dir(parent(self._path))
-            if self.damage:  # both slots were bad, and one of them still is
-                other = fmt.SLOT_POSITIONS[1 - self._turn]
-                self._file.write(other, [bytes(fmt.SLOT_SIZE)])
-                self._file.sync()
+        self._sync_name()
+        if self.state is None and self.damage:  # both slots were bad, and one of them still is
+            other = fmt.SLOT_POSITIONS[1 - self._turn]
+            self._file.write(other, [bytes(fmt.SLOT_SIZE)])
+            self._file.sync()
         self.state, self.damage = state, ""
         self._turn = 1 - self._turn
         return state
+
+    def _sync_name(self) -> None:
+        if not self._named:
+            self._files.sync_dir(parent(self._path))
+            self._named = True
 
     def close(self) -> None:
         if self._file is not None:

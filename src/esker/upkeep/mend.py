@@ -37,7 +37,7 @@ class Evidence:
 
     def copy(self, path: str, why: str) -> str:
         """Keep a copy; returns where it lies. The same bytes are not kept twice."""
-        self._files.make_dir(self._folder)
+        self._make_folder()
         source = self._files.open(path, "r")
         try:
             target, there = self._place(path, why, source)
@@ -50,12 +50,16 @@ class Evidence:
 
     def move(self, path: str, why: str) -> str:
         """Take a file or a directory away; returns where it lies."""
-        self._files.make_dir(self._folder)
+        self._make_folder()
         target, _ = self._place(path, why, None)
         self._files.rename(path, target)
         self._files.sync_dir(self._folder)
         self._files.sync_dir(parent(path))
         return target
+
+    def _make_folder(self) -> None:
+        self._files.make_dir(self._folder)
+        self._files.sync_dir(self._root)  # or a power cut takes it, with all that was put into it
 
     def _place(self, path: str, why: str, source: File | None) -> tuple[str, bool]:
         inside = path[len(self._root) :].strip("/").replace("/", "-")

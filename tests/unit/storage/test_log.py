@@ -16,6 +16,7 @@ from esker.storage.files import told
 from esker.storage.log import ALLOCATE_MIN, LogSegment, open_log
 from esker.storage.memory import MemoryFile, MemoryFiles
 from esker.storage.segment import Compress
+from esker.testing import SimulatedDisk
 from tests.unit.storage.made import (
     CONFIG,
     FOLDER,
@@ -434,3 +435,30 @@ def test_the_config_frame_is_kept_by_sealing() -> None:
     files = disk()
     segment = sealed_on(files, filled(files))
     assert CONFIG in bytes(segment.data())
+
+
+# ---- what a power cut may not undo -----------------------------------------------------------
+
+
+def test_what_was_undone_does_not_come_back_with_a_power_cut() -> None:
+    for seed in range(20):  # what a disk keeps of what was not synced is left to chance
+        files = SimulatedDisk(seed)
+        files.make_dir(FOLDER)
+        files.sync_dir("/")
+        log = filled(files)
+        log.sync(log.end)
+        files.sync_dir(FOLDER)
+        log.file.write(log.end, [b"refused" * 100])
+        log.undo()
+        after = files.crash(seed).contents()[log.path]
+        assert not after[log.end :].strip(b"\0")
+        log.close()
+
+
+def test_a_sync_that_fails_while_sealing_is_final_too() -> None:
+    files = Stubborn("")
+    log = filled(files)
+    files.call = "sync"
+    with pytest.raises(DiskFull):
+        log.seal(files, merging=False)
+    assert log.sync_failed, "a second try would call the records durable"

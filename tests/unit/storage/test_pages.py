@@ -12,6 +12,7 @@ from esker.format.state import State
 from esker.storage.counters import Counters, Published
 from esker.storage.memory import MemoryFiles
 from esker.storage.state import StateFile
+from esker.testing import LOST, SimulatedDisk
 
 FOLDER = "/shard"
 
@@ -173,3 +174,23 @@ def test_what_is_published_is_read_whole_or_not_at_all(files: MemoryFiles) -> No
     assert page.published() is None
     page.publish(11, 2, 400, 9)
     assert page.published() == Published(11, 2, 400, 9, 0)
+
+
+# ---- after a power cut -----------------------------------------------------------------------
+
+
+def test_damage_that_was_replaced_does_not_come_back() -> None:
+    disk = SimulatedDisk()
+    disk.make_dir(FOLDER)
+    disk.sync_dir("/")
+    file = disk.open(f"{FOLDER}/state", "create")
+    file.write(0, [b"x" * state_format.FILE_SIZE])
+    file.sync()
+    disk.sync_dir(FOLDER)
+    page = StateFile(disk, FOLDER)
+    assert page.load() is None
+    page.store(state(10))
+    page.close()
+    page = StateFile(disk.crash(LOST), FOLDER)
+    found = page.load()
+    assert (found and found.ceiling, page.damage) == (10, "")
