@@ -1,8 +1,8 @@
 # make setup    an environment in .venv with everything the other targets need (once)
 # make demo     see it work
 # make check    lint, format, types, architecture: seconds
-# make test     check, then the whole suite; suites that explore at a tenth, no mutants (all of it: FULL=1)
-# make test-fast  the same with a small part of the states that the suites explore, for daily work
+# make test     check, then the whole suite: a quarter of an hour on two cores
+# make test-fast  a small part of the states that the suites explore, no mutants: for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
 # make lock     resolve pyproject.toml into requirements.lock again (needs uv)
@@ -63,13 +63,12 @@ check: setup
 
 test: check
 	@echo "test: the suite, on $(WORKERS) workers"
-	@ESKER_SCALE=$(if $(FULL),1,0.1) $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
-		$(if $(FULL),,--ignore tests/zoo) $(TESTS)
+	@$(BIN)/python -m pytest -q --no-header -n $(WORKERS) $(TESTS)
 
 test-fast: check
 	@echo "test: the suite, suites that explore at 3 %, on $(WORKERS) workers"
 	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
-		--ignore tests/zoo $(TESTS)
+		-m "not slow" --ignore tests/zoo $(TESTS)
 
 torture: setup
 	@echo "torture: suites that explore, at $(SCALE) times, seed $(SEED), on $(WORKERS) workers"

@@ -273,7 +273,7 @@ def test_mistakes_are_told_on_the_driver(
 
 def test_what_is_no_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(Exception, match=r"nothing|not a store|no store|not an Esker store"):
+    with pytest.raises(Exception, match="there is no Esker store at"):
         load(spark, str(tmp_path / "missing")).count()
     with pytest.raises(Exception, match="file"):
         load(spark, str(tmp_path / "file")).count()

@@ -111,6 +111,7 @@ class Store:
                 topic = self._topics.get(name)
                 if topic is None or topic._gone:
                     if topic is not None:
+                        topic._forsake()
                         self._catalog.refresh()
                     topic = self._topics[name] = Topic(self, name, self._lookup(name))
         return topic

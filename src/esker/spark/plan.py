@@ -91,6 +91,13 @@ def find_topics(asked: Wanted, *, missing_ok: bool = False) -> list[Shards]:
 
 
 def _look(store: Store, name: str, shards: tuple[int, ...]) -> Shards:
+    try:
+        return _views(store, name, shards)
+    except TopicNotFound:  # deleted since we last looked; there may be another one of that name
+        return _views(store, name, shards)
+
+
+def _views(store: Store, name: str, shards: tuple[int, ...]) -> Shards:
     topic = store[name]
     entry = topic._existing()
     count = entry.options.shards

@@ -1,0 +1,213 @@
+"""`spark.readStream.format("esker")`: every record once, in batches that can be repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import esker
+from esker.spark import plan
+from esker.spark.wanted import wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from esker.spark.stream import EskerStreamReader
+
+
+class Stream:
+    """A query that is started again and again from one checkpoint, and what its batches held."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.data = str(folder / "data")
+        self.checkpoint = folder / "checkpoint"
+        self.batches: list[list[tuple[str, int, int]]] = []
+
+    def run(self, **options: Any) -> list[dict[str, Any]]:
+        """All that is there now; returns how Spark saw it."""
+        options = {"subscribe": "t", "startingOffsets": "earliest", **options}
+        if options["subscribe"] is None:
+            del options["subscribe"]
+        rows = self.spark.readStream.format("esker").options(**options).load(self.data)
+
+        def keep(frame: Any, number: int) -> None:
+            found = frame.select("topic", "partition", "offset").collect()
+            self.batches.append([(row.topic, row.partition, row.offset) for row in found])
+
+        query = (
+            rows.writeStream.foreachBatch(keep).trigger(availableNow=True)
+            .option("checkpointLocation", str(self.checkpoint)).start()
+        )  # fmt: skip
+        try:
+            query.awaitTermination(60)
+            return [json.loads(each.json) for each in query.recentProgress]
+        finally:
+            query.stop()
+
+    @property
+    def rows(self) -> list[tuple[str, int, int]]:
+        return sorted(row for batch in self.batches for row in batch)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(spark, tmp_path)
+
+
+def test_every_record_comes_once_over_restarts(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        topic = store.create("t", shards=2, segment_records=500)
+        for _ in range(4):
+            topic.append_many([b"x"] * 500)
+        topic.sync()
+        stream.run(maxOffsetsPerTrigger="700")
+        assert [len(batch) for batch in stream.batches] == [700, 700, 600]
+        topic.append_many([b"y"] * 50, wait=True)
+        progress = stream.run()
+        assert [len(batch) for batch in stream.batches] == [700, 700, 600, 50]
+        stream.run()
+    assert len(stream.batches) == 4
+    assert stream.rows == [("t", 0, n) for n in range(topic_end(stream, 0))] + [
+        ("t", 1, n) for n in range(topic_end(stream, 1))
+    ]
+    told = progress[-1]["sources"][0]["endOffset"]
+    told = json.loads(told) if isinstance(told, str) else told
+    assert told["t"] == {"0": topic_end(stream, 0), "1": topic_end(stream, 1)}
+
+
+def topic_end(stream: Stream, shard: int) -> int:
+    with esker.open(stream.data, mode="r") as store:
+        return store["t"].end(shard)
+
+
+def test_shards_share_a_batch_by_what_they_have_waiting(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        topic = store.create("t", shards=2)
+        with store.stage("t", 0) as few, store.stage("t", 1) as many:
+            few.append_many([b"x"] * 100)
+            many.append_many([b"x"] * 900)
+        store.attach("w", 1, few.tickets + many.tickets)
+        assert (topic.end(0), topic.end(1)) == (100, 900)
+    stream.run(maxOffsetsPerTrigger="200")
+    assert len(stream.batches) == 5
+    first = [sum(row[1] == shard for row in stream.batches[0]) for shard in (0, 1)]
+    assert first == [20, 180]
+
+
+def test_new_topics_are_picked_up_from_their_beginning(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store["t1"].append_many([b"x"] * 3, wait=True)
+        stream.run(subscribe=None, subscribePattern="t.*")
+        store["t2"].append_many([b"y"] * 2, wait=True)
+        store["other"].append(b"z", wait=True)
+        stream.run(subscribe=None, subscribePattern="t.*")
+    assert stream.rows == [("t1", 0, 0), ("t1", 0, 1), ("t1", 0, 2), ("t2", 0, 0), ("t2", 0, 1)]
+
+
+def test_a_limit_in_bytes(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        topic = store["t"]
+        for _ in range(10):
+            topic.append_many([b"x" * 1000] * 100)
+        topic.sync()
+        stream.run(maxBytesPerTrigger=str(250_000))
+    assert len(stream.rows) == 1000
+    assert 3 <= len(stream.batches) <= 6
+
+
+def test_a_planned_batch_is_the_same_when_it_is_read_again(stream: Stream) -> None:
+    """The driver died behind its plan: it plans no more, and reads what was planned."""
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"x"] * 10, wait=True)
+        stream.run()
+        store["t"].append_many([b"y"] * 5, wait=True)
+        stream.run()
+        for commit in (stream.checkpoint / "commits").glob("*1"):
+            commit.unlink()
+        store["t"].append_many([b"z"] * 7, wait=True)
+        stream.run()
+    assert [len(batch) for batch in stream.batches] == [10, 5, 5, 7]
+    assert stream.batches[1] == stream.batches[2]
+
+
+def test_the_first_batch_remembers_where_latest_was(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"old"] * 10, wait=True)
+        reader = reader_of(stream, startingOffsets="latest")
+        start = reader.initialOffset()
+        store["t"].append_many([b"new"] * 4, wait=True)
+        end = reader.latestOffset(start, all_of_it())
+        store["t"].append_many([b"later"] * 4, wait=True)
+        again = reader_of(stream, startingOffsets="latest")
+        assert again.initialOffset() != start
+        parts = again.partitions(again.initialOffset(), json.loads(json.dumps(end)))
+        assert [(s.first, s.end) for part in parts for s in part.task.spans] == [(10, 14)]  # type: ignore[attr-defined]
+
+
+def test_records_that_are_gone_are_a_loss_and_not_a_shorter_batch(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        topic = store.create("t", segment_records=10)
+        for _ in range(4):
+            topic.append_many([b"x"] * 10)
+        topic.sync()
+        reader = reader_of(stream)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, all_of_it())
+        topic.delete(25)
+        (part,) = reader.partitions(start, end)
+        with pytest.raises(plan.DataLoss, match="offsets 0 to 24 cannot be read"):
+            list(reader.read(part))
+
+
+def test_a_topic_that_was_made_anew_is_told(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"x"] * 5, wait=True)
+        reader = reader_of(stream)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, all_of_it())
+        del store["t"]
+        store["t"].append_many([b"y"] * 9, wait=True)
+        with pytest.raises(plan.DataLoss, match="deleted and made anew"):
+            reader.latestOffset(end, all_of_it())
+        with pytest.raises(plan.DataLoss, match="offsets 0 to 4"):
+            reader.partitions(start, end)
+
+
+def test_few_records_wait_for_more_or_for_their_time(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"x"] * 5, wait=True)
+        reader = reader_of(stream, minOffsetsPerTrigger="10", maxTriggerDelay="0ms")
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) != start, "time is over"
+        patient = reader_of(stream, minOffsetsPerTrigger="10")
+        start = patient.initialOffset()
+        assert patient.latestOffset(start, patient.getDefaultReadLimit()) == start
+        store["t"].append_many([b"x"] * 5, wait=True)
+        assert patient.latestOffset(start, patient.getDefaultReadLimit())["t"] == {"0": 10}
+
+
+def reader_of(stream: Stream, **options: str) -> EskerStreamReader:
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from esker.spark.stream import EskerStreamReader
+
+    given = {"path": stream.data, "subscribe": "t", "startingOffsets": "earliest", **options}
+    asked = wanted(given, now_us=0, streaming=True)._replace(columns=("offset",))
+    return EskerStreamReader(asked, StructType([StructField("offset", LongType())]))
+
+
+def all_of_it() -> Any:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    return ReadAllAvailable()
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    plan.let_go()
