@@ -768,6 +768,9 @@ class Judge:
         for at, what in flaws:
             self.crash(path, at, what)
         if page and (page.store, page.topic, page.shard, page.epoch) != mine:
+            if not segments:  # never synced: what a deleted file left in its place
+                self.crash(path, 16, "the state of another shard")
+                return None
             self.problem(path, 16, "the state of another shard")
         if not page.flags & CLEAN if page else segments:
             self.crash(path, 0, "the shard was not closed")

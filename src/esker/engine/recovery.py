@@ -173,7 +173,10 @@ def recover_shard(
     page = StateFile(files, folder)
     state = page.load()
     if not _ours(context, entry, number, state):
-        state, page.damage = None, "the state of another shard"
+        # Before there are segments the page may never have been synced: then these are the bytes
+        # of a deleted one, in whose place on the disk it stands.
+        used = bool(list_segments(files, folder) or replays)
+        state, page.damage = None, "the state of another shard" if used else ""
     if page.damage:
         say("damaged_state", join(folder, names.STATE), page.damage)
     counters = _counters(files, folder, say)
