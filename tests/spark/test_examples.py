@@ -1,0 +1,31 @@
+"""The examples run as their first lines say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def run(name: str, data: Path) -> str:
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), str(data)],
+        capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
+
+
+def test_the_batch_job(tmp_path: Path) -> None:
+    told = run("spark_batch.py", tmp_path / "data")
+    total = {name: sum(n % 7 for n in range(30_000) if n % 3 == at)
+             for at, name in enumerate(("tea", "milk", "scones"))}  # fmt: skip
+    for name, turnover in total.items():
+        assert f'{{"product":"{name}","turnover":{turnover}}}' in told
+
+
+def test_the_streaming_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    assert "500 errors in 5000 events" in run("spark_stream.py", tmp_path / "data")
+    assert "1000 errors in 10000 events" in run("spark_stream.py", tmp_path / "data")
