@@ -5,6 +5,7 @@
 # make test-fast  a small part of the states that the suites explore, no mutants: for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
+# make bench-spark  compare with Parquet and text in Spark
 # make lock     resolve pyproject.toml into requirements.lock again (needs uv)
 # make clean    remove everything that make and the tools created
 #
@@ -26,7 +27,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test test-fast torture bench lock clean
+.PHONY: help setup demo check test test-fast torture bench bench-spark lock clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -51,6 +52,9 @@ $(READY): $(LOCKED) pyproject.toml
 
 demo: setup
 	@$(BIN)/esker demo
+	@echo
+	@echo "demo: a batch job in Spark on such a log (examples/spark_batch.py; Spark takes a while to start)"
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(BIN)/python examples/spark_batch.py "$$folder/data"
 
 check: setup
 	@echo "check: ruff"
@@ -77,6 +81,9 @@ torture: setup
 
 bench: setup
 	@$(BIN)/python -m bench.run
+
+bench-spark: setup
+	@$(BIN)/python -m bench.spark
 
 lock:
 	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group spark \
