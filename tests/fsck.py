@@ -600,7 +600,8 @@ class Judge:
             self.crash(where, 0, "no catalog lists this shard")
             return
         mine = (self.store, topic, shard, entry["epoch"])
-        page = self.state(where, mine, names)
+        early = not names or entry["options"]["durability"] != "disk"  # its page may be unsynced
+        page = self.state(where, mine, names, early)
         pieces, proven = self.pieces(where, mine, names, redo)
         if page and page.flags & CLEAN and page.segment:
             proven[page.segment] = max(proven.get(page.segment, 0), page.position)
@@ -761,14 +762,14 @@ class Judge:
             self.crash(piece.path, found.end, "something behind the last frame")
         return tuple(kept)
 
-    def state(self, where: str, mine: tuple[Any, ...], segments: object) -> Any:
+    def state(self, where: str, mine: tuple[Any, ...], segments: object, early: bool) -> Any:
         """§11: the state that counts."""
         path = f"{where}/state"
         page, flaws = state(self.files.get(path, b""))
         for at, what in flaws:
             self.crash(path, at, what)
         if page and (page.store, page.topic, page.shard, page.epoch) != mine:
-            if not segments:  # never synced: what a deleted file left in its place
+            if early and not self.clean:  # what a deleted file left in its place
                 self.crash(path, 16, "the state of another shard")
                 return None
             self.problem(path, 16, "the state of another shard")
