@@ -20,7 +20,7 @@ another. They never see one that was not committed, and never a part of a segmen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from esker.engine import intake, refusals
@@ -38,6 +38,7 @@ from esker.format.commit import Commit, Ticket
 from esker.format.segment import SegmentHeader
 from esker.storage.files import Files, Holder, join, replace_file
 from esker.storage.log import LogSegment
+from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Compress
 from esker.storage.staged import StagedSegment, adopt
 
@@ -107,8 +108,8 @@ class Stage:
 
     def _finish(self) -> None:
         if self._open is not None:
-            segment, self._open = self._open, None
-            self._done.append(segment.finish())
+            self._done.append(self._open.finish())
+            self._open = None
 
     def finish(self) -> list[Ticket]:
         """Make all of it durable; returns what a commit needs to name it."""
@@ -121,10 +122,14 @@ class Stage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
+        if kind is not None:
             self.discard()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.discard()
+            raise
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -134,18 +139,20 @@ class Stage:
     def discard(self) -> None:
         """Forget what was staged here."""
         if self._open is not None:
-            self._open.discard()
+            with suppress(StorageError):
+                self._open.discard()
             self._open = None
         discard(self._context, self._done)
         self._done = []
 
 
 def discard(context: Context, tickets: Sequence[Ticket]) -> None:
-    """Unlink staged segments that will not be committed."""
+    """Unlink staged segments that will not be committed; what stays is collected in a day."""
     for ticket in tickets:
         path = join(_folder(context, ticket), ticket.file)
         if context.files.kind(path):
-            context.files.unlink(path)
+            with suppress(StorageError):
+                context.files.unlink(path)
 
 
 def _folder(context: Context, ticket: Ticket) -> str:
@@ -157,14 +164,20 @@ def _folder(context: Context, ticket: Ticket) -> str:
 
 def commit(context: Context, writer: str, sequence: int, tickets: Sequence[Ticket]) -> bool:
     """Make a batch a part of the log, durably. False if it was one already."""
-    _check(writer, sequence, tickets)
+    with _committing(context) as folder:
+        return _commit(context, folder, Commit(writer, sequence, tuple(tickets)))
+
+
+@contextmanager
+def _committing(context: Context) -> Iterator[str]:
+    """The directory of commits, in which nobody else makes one meanwhile."""
     files, folder = context.files, join(context.root, names.STAGING)
     if not files.kind(folder):
         files.make_dir(folder)
         files.sync_dir(context.root)
     lock = files.lock(join(folder, names.LOCK), context.note, wait=True)
     try:
-        return _commit(context, folder, Commit(writer, sequence, tuple(tickets)))
+        yield folder
     finally:
         if not isinstance(lock, Holder):
             lock.release()
@@ -198,11 +211,15 @@ def _commit(context: Context, folder: str, batch: Commit) -> bool:
     return True
 
 
-def _check(writer: str, sequence: int, tickets: Sequence[Ticket]) -> None:
-    if not isinstance(writer, str) or not writer or len(writer.encode()) > 1024:
+def check(writer: str, sequence: int, tickets: Sequence[Ticket]) -> None:
+    """Refuse what cannot be the name, the number and the segments of a batch."""
+    if not isinstance(writer, str) or not 0 < len(writer.encode(errors="replace")) <= 1024:
         raise InvalidOption(f"writer={writer!r}: a name of 1 to 1,024 bytes, the same in every run")
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence < 1 << 62:
         raise InvalidOption(f"sequence={sequence!r}: a number that grows from batch to batch")
+    for ticket in tickets:
+        if not isinstance(ticket, Ticket) or names.parse_staged(ticket.file) is None:
+            raise InvalidOption(f"{ticket!r} is not a ticket; give those of store.stage(...)")
     if len({ticket.file for ticket in tickets}) != len(tickets):
         raise InvalidOption("a staged segment is named twice in one commit")
 
@@ -269,52 +286,92 @@ def attach_all(context: Context, batches: Iterable[Commit], shard_of: ShardOf) -
     """Attach what is committed and pending; returns what must wait for others."""
     left: list[Ticket] = []
     for batch in batches:
+        durable = False
         for ticket in pending(context, batch):
             shard = shard_of(ticket.topic, ticket.shard)
-            if shard is None:
+            if shard is not None and not durable:
+                # who committed it may have died before the commit's name was
+                context.files.sync_dir(join(context.root, names.STAGING))
+                durable = True
+            if shard is None or not attach(shard, ticket):
                 left.append(ticket)
-            else:
-                attach(shard, ticket)
     return left
 
 
-def attach(shard: Shard, ticket: Ticket) -> None:
-    """Make a staged segment the next one of a shard that this process writes."""
+def attach(shard: Shard, ticket: Ticket) -> bool:
+    """Make a staged segment the next one of a shard; False if this process does not write it."""
     with shard._sealing, shard.lock:
-        shard.open_for_writing()
         if shard.poison is not None:
             raise shard._poisoned()
         if not shard.files.kind(join(shard.folder, ticket.file)):
-            return  # somebody was faster
+            return True  # somebody was faster
+        if not shard.writing:
+            return False  # another thread, which had taken it, has handed it back
         shard._flush()  # those offsets have been given out
         empty = _make_way(shard)
         _set_aside(shard, ticket.rows)
+        header = _header(shard, ticket, empty)
         try:
-            made = adopt(shard.files, shard.folder, ticket, _header(shard, ticket, empty))
-            shard.sealed = [*shard.sealed, made.attach(shard.maps)]
-            shard.active = None
-            shard.gap = 0
-            shard.next += ticket.rows
-            shard.durable = shard.next
-            shard._publish_segments()
-            shard._publish()
+            adopt(shard.files, shard.folder, ticket, header)
+            _enter(shard, ticket, header)
         except BaseException as problem:
-            if not shard.files.kind(join(shard.folder, ticket.file)):  # it has its new name
-                shard._refuse(refusals.half_way(shard.folder, problem, shard.next))
+            if not _is_staged(shard, ticket):
+                _go_through(shard, ticket, header, problem)
+                _clear(shard, empty)
             raise
         shard._count("total_records", ticket.rows)
         shard._count("total_bytes", ticket.size)
-        if empty is not None:
-            shard._unnamed.discard(empty.number)
-            empty.close()
-            with suppress(StorageError):  # beside a sealed segment of its number it is nothing
-                shard.files.unlink(empty.path)
-                shard.files.sync_dir(shard.folder)
+        _clear(shard, empty)
+        return True
+
+
+def _is_staged(shard: Shard, ticket: Ticket) -> bool:
+    """Whether a segment has its old name. When even that cannot be told, it counts as moved."""
+    try:
+        return bool(shard.files.kind(join(shard.folder, ticket.file)))
+    except BaseException:
+        return False
+
+
+def _enter(shard: Shard, ticket: Ticket, header: SegmentHeader) -> None:
+    """A segment that was adopted is one of the shard's from now on. May be done twice."""
+    path = join(shard.folder, names.segment(header.segment, header.base, sealed=True))
+    if not shard.sealed or shard.sealed[-1].path != path:
+        made = SealedSegment.known(header, path, ticket.size)
+        shard.sealed = [*shard.sealed, made.attach(shard.maps)]
+    shard.active, shard.gap = None, 0
+    shard.next = shard.durable = header.base + ticket.rows
+    shard._publish_segments()
+    shard._publish()
+
+
+def _go_through(
+    shard: Shard, ticket: Ticket, header: SegmentHeader, problem: BaseException
+) -> None:
+    """The segment has its new name, and something came between: an interrupt, or a failed sync."""
+    try:
+        if isinstance(problem, StorageError):
+            raise problem  # a sync is not tried again
+        shard.files.sync_dir(shard.folder)
+        _enter(shard, ticket, header)
+    except BaseException:
+        shard._refuse(refusals.half_way(shard.folder, problem, shard.next))
+
+
+def _clear(shard: Shard, empty: LogSegment | None) -> None:
+    """Drop the log that has given its number to a segment."""
+    if empty is not None:
+        shard._unnamed.discard(empty.number)
+        empty.close()
+        with suppress(StorageError):  # beside a sealed segment of its number it is nothing
+            shard.files.unlink(empty.path)
+            shard.files.sync_dir(shard.folder)
 
 
 def _make_way(shard: Shard) -> LogSegment | None:
     """Seal everything. What is left is no log, or one without records, which gives its number."""
-    if shard.active is not None and shard.active.next_row:
+    log = shard.active
+    if log is not None and (log.next_row or log.damaged or log.base != shard.next):
         shard._roll()
     while shard.rolled:
         first = shard.rolled[0]
@@ -358,11 +415,12 @@ def collect(context: Context, folder: str) -> None:
     stale = {name for name, when in begun.items() if when is not None and when < oldest}
     if not stale:
         return
-    for batch in commits(context):
-        if isinstance(batch, Corruption):
-            return  # it may name any of them
-        stale -= {ticket.file for ticket in batch.tickets}
-    for name in sorted(stale):
-        with suppress(StorageError):
-            context.files.unlink(join(folder, name))
-        LOG.warning("%s was staged a day ago and never committed: deleted", join(folder, name))
+    with _committing(context):
+        for batch in commits(context):
+            if isinstance(batch, Corruption):
+                return  # it may name any of them
+            stale -= {ticket.file for ticket in batch.tickets}
+        for name in sorted(stale):
+            with suppress(StorageError):
+                context.files.unlink(join(folder, name))
+            LOG.warning("%s was staged a day ago and never committed: deleted", join(folder, name))

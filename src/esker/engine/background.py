@@ -50,6 +50,7 @@ class Background:
         self._next_age = 0.0  # when to look for logs that are too old
         self._next_attach = 0.0  # when to look for batches that other processes have committed
         self._attached: set[str] = set()  # commits that are done with
+        self._not_attached = ""  # why the last look failed
         self._threads: list[threading.Thread] = []
         self._start_lock = threading.Lock()  # guards _threads
 
@@ -163,8 +164,10 @@ class Background:
                 attach_all(context, batches, lambda topic, number: ours.get((topic, number)))
                 if not any(pending(context, batch) for batch in batches):
                     self._attached = set(found)
-            except EskerError as problem:
-                LOG.warning("attaching: %s", problem)  # tried again; its committer is told, too
+            except EskerError as problem:  # tried again and again, and told once
+                if str(problem) != self._not_attached:
+                    LOG.warning("attaching: %s", problem)
+                self._not_attached = str(problem)
         return ATTACH_LOOK if found else ATTACH_LOOK_RARELY
 
     @staticmethod

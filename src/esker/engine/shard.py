@@ -556,6 +556,11 @@ class Shard(Waited):
         """Whether the shard is poisoned."""
         return self.poison is not None
 
+    @property
+    def concerned(self) -> bool:
+        """Whether a sync has something to do here, or to say."""
+        return self.writing or (self.poison is not None and not self.gone)
+
     def _poisoned(self) -> EskerError:
         assert self.poison is not None
         return type(self.poison)(*self.poison.args)
@@ -625,8 +630,15 @@ class Shard(Waited):
 
     def hand_back(self) -> None:
         """Close a shard that was taken for a moment; it may be taken again."""
-        self.close()
-        self._state = StateFile(self.context.files, self.folder)
+        try:
+            self.close()
+        finally:
+            with self.lock:
+                if not self.writing:
+                    self._state = StateFile(self.context.files, self.folder)
+                    self.rolled, self.active, self.gap = [], None, 0
+                    self._unnamed.clear()
+                    self._reserve_at = 0  # the ceiling may be another one when it is taken again
 
     def leave(self) -> None:
         """Let go of files and kernel lock, where an interrupted `close` has not done so."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from esker.clock import SYSTEM_CLOCK, Clock
 from esker.engine.attach import (
     Stage,
     attach_all,
+    check,
     collect,
     commit,
     commits,
@@ -261,6 +262,7 @@ class Store:
         context.require_writable()
         limit = check_timeout(timeout)
         batch = Commit(writer, sequence, tuple(tickets))
+        check(writer, sequence, batch.tickets)
         self._settle_before(batch)
         committed = commit(context, writer, sequence, batch.tickets)
         for folder in {shard_folder(self.path, each.topic, each.shard) for each in batch.tickets}:
@@ -285,7 +287,6 @@ class Store:
 
     def _attach(self, batches: Iterable[Commit]) -> list[Ticket]:
         """Attach what this process can; what it took for that it lets go again."""
-        taken: list[Shard] = []
 
         def shard_of(topic: int, number: int) -> Shard | None:
             shard = self._shard(topic, number)
@@ -295,14 +296,11 @@ class Store:
                         shard.open_for_writing()
                 except WriterBusy:
                     return None
-                taken.append(shard)
+                handing_back.callback(shard.hand_back)
             return shard
 
-        try:
+        with ExitStack() as handing_back:
             return attach_all(self._context, batches, shard_of)
-        finally:
-            for shard in taken:
-                shard.hand_back()
 
     def _shard(self, topic: int, number: int) -> Shard | None:
         self._catalog.refresh()
@@ -364,7 +362,7 @@ class Store:
                     shard._flush()
                 except EskerError as problem:
                     problems.append(problem)
-        failed = context.committer.make_durable(s for s in context.shards if s.writing)
+        failed = context.committer.make_durable(s for s in context.shards if s.concerned)
         for first in [*problems, *failed.values()]:
             raise first
 
@@ -438,7 +436,7 @@ class Store:
                     shard._flush()
             except EskerError as problem:
                 problems.append(problem)
-        failed = context.committer.make_durable(s for s in context.shards if s.writing)
+        failed = context.committer.make_durable(s for s in context.shards if s.concerned)
         problems.extend(failed.values())
         try:
             context.committer.checkpoint()

@@ -428,7 +428,7 @@ class Writing(Handle):
 
     def _settle(self, shards: list[Shard]) -> None:
         problems = self._store._context.committer.make_durable(
-            shard for shard in shards if shard.writing
+            shard for shard in shards if shard.concerned
         )
         for problem in problems.values():
             raise problem
