@@ -33,7 +33,7 @@ Death = Literal["kill", "power"]
 # Crashes alone never leave what these labels stand for.
 NOT_BY_A_CRASH = {
     "corrupt_frame", "corrupt_header", "corrupt_journal", "corrupt_sealed", "missing_segment",
-    "damaged_catalog", "stranger", "unrecovered",
+    "damaged_catalog", "stranger", "unrecovered", "corrupt_commit",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 import esker
 from esker.engine import committer
+from esker.engine.attach import commit
 from esker.engine.context import LOG
 from esker.options import JOURNAL_DIRTY_SHARDS as DIRTY_SHARDS
 from esker.testing import KEPT, LOST, Fate, ManualClock, SimulatedDisk
@@ -35,7 +36,10 @@ SHARDS = 3
 # All that a caller may see of a failing disk.
 SAID = (esker.StorageError, esker.Poisoned)
 # What a failed call may leave for the next opening to clear away. It costs nothing.
-LEFTOVERS = {"unfinished_roll", "unfinished_seal", "torn_journal", "unfinished_checkpoint"}
+LEFTOVERS = {
+    "unfinished_roll", "unfinished_seal", "torn_journal", "unfinished_checkpoint",
+    "unfinished_attach",
+}  # fmt: skip
 INTERRUPTS = (MemoryError, KeyboardInterrupt)
 
 Left = Literal["open", "closed", "killed", "without power", "nothing"]
@@ -99,6 +103,16 @@ SCENARIOS: dict[str, Scenario] = {
     "seal": Scenario(F, [("tick",), ("wait", "f")], ROLLED),
     "seal and merge": Scenario(F, [("tick",), ("wait", "f")], [("wait", "f", 300)] * 14),
     "seal by the writer": Scenario(D, [("many", "d", 3, BIG)], [("many", "d", 3, BIG)] * 9),
+    # batches made elsewhere
+    "attach": Scenario(
+        F | D, [("attach", ("f", "d"), 6, BIG)], [("attach", ("d",)), ("append", "d")]
+    ),
+    "attach to what nobody writes": Scenario(
+        F | D | M, [("open",), ("attach", ("f", "d", "m"))], left="closed"
+    ),
+    "attach what was left": Scenario(
+        F | D, [("open",)], [("many", "d"), ("sync_all",), ("committed", ("f", "d"))], "killed"
+    ),
     # the store
     "create": Scenario(F, [("create", "n", "disk"), ("wait", "n"), ("create", "k", "fsync")]),
     "delete a topic": Scenario(F | {"x": "disk"}, [("drop", "x"), ("tick",)]),
@@ -138,6 +152,15 @@ EXTRAS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+class Unsure(NamedTuple):
+    """A batch that was made elsewhere, and whose attachment did not come to its end."""
+
+    sequence: int
+    tickets: list[Any]
+    values: dict[str, list[bytes]]
+    committed: bool
+
+
 class Program(Driver):
     """A driver that knows more steps, and can be judged."""
 
@@ -146,6 +169,7 @@ class Program(Driver):
         self.parts: list[tuple[list[bytes], bool]] = []  # of topic s: batches, and if acknowledged
         self.rotten: set[bytes] = set()  # values that bit rot has taken
         self.interrupted = False
+        self.unsure: Unsure | None = None
 
     # -- steps: writing --
 
@@ -204,6 +228,62 @@ class Program(Driver):
             self.parts.append((mine, False))
         handle.append_many(records)
         self.parts[first:] = [(part, True) for part, _ in self.parts[first:]]
+
+    def attach(self, topics: tuple[str, ...], count: int = 2, size: int | None = None) -> None:
+        """As the driver does, but for what is known when it fails: the batch may be there."""
+        batch = self._staged(topics, count, size)
+        try:
+            assert self._store.attach("program", batch.sequence, batch.tickets, timeout=0)
+            batch = batch._replace(committed=True)
+            first = {topic: self._store[topic].end() - count for topic in topics}
+        except BaseException:
+            self._remember(batch)
+            raise
+        for topic in topics:
+            self.ledger.wrote(topic, first[topic], durable=True)
+
+    def committed(self, topics: tuple[str, ...]) -> None:
+        """A batch is committed, and whoever did it dies before he attaches it."""
+        batch = self._staged(topics, 2, None)
+        assert commit(self._store._context, "program", batch.sequence, batch.tickets)
+        self._remember(batch._replace(committed=True))
+
+    def _staged(self, topics: tuple[str, ...], count: int, size: int | None) -> Unsure:
+        values = {topic: [self.value(topic, size) for _ in range(count)] for topic in topics}
+        tickets = []
+        for topic in topics:
+            with self._store.stage(topic) as staged:
+                staged.append_many(values[topic])
+            tickets += staged.tickets
+        self.ledger.trying_all(values)
+        return Unsure(self.serial, tickets, values, False)
+
+    def _remember(self, batch: Unsure) -> None:
+        self.unsure = batch
+        for topic, values in batch.values.items():
+            page = self.ledger.pages[topic]
+            page.maybe += values
+            page.doubt = []
+
+    def attach_again(self) -> None:
+        """With the same number: now it is there, in all its topics, and nowhere twice."""
+        batch, self.unsure = self.unsure, None
+        if batch is not None:
+            try:
+                self._store.attach("program", batch.sequence, batch.tickets, timeout=0)
+            except esker.Poisoned:
+                self.unsure = batch
+                return
+            self.check_batch(batch._replace(committed=True), self._store)
+
+    def check_batch(self, batch: Unsure, store: esker.Store) -> None:
+        """All of it is there, once; or nothing of it, if it was not committed."""
+        there = {
+            topic: [value for _, value in read(store, topic).records if value in values]
+            for topic, values in batch.values.items()
+        }
+        whole = there == batch.values
+        assert whole or (not batch.committed and not any(there.values())), f"in part: {there}"
 
     def aside(self, topic: str) -> None:
         """As if almost all offsets that were set aside had been used."""
@@ -322,6 +402,7 @@ class Program(Driver):
         """The fault is lifted: every topic works, or is poisoned. Returns which are."""
         store, poisoned = self._store, set()
         assert not held(store), f"locks are held: {held(store)}"
+        self.attach_again()
         for page in list(self.ledger.pages.values()):
             if page.dropping:
                 store.delete(page.name, missing_ok=True)  # it may be gone, or be deleted again
@@ -340,6 +421,10 @@ class Program(Driver):
             self.look(page, store)
             page.created = True
             self.resume(page)
+        for name, values in self.unsure.values.items() if self.unsure is not None else ():
+            page = self.ledger.pages[name]
+            known = {value for _, value in page.settled}.union(page.maybe)
+            page.maybe += [value for value in values if value not in known]  # the next opening's
         return poisoned
 
     def look(self, page: Page, store: esker.Store) -> None:
@@ -410,11 +495,13 @@ class Program(Driver):
                     settle(page, found)
             elif settles:
                 settle(page, Found([], [], 0))
+        if self.unsure is not None:
+            self.check_batch(self.unsure, store)
 
     def elsewhere(self, disk: SimulatedDisk, death: Death) -> None:
         """What is left of it on another disk."""
         after = Program(disk, self.ledger)
-        after.parts, after.rotten = self.parts, self.rotten
+        after.parts, after.rotten, after.unsure = self.parts, self.rotten, self.unsure
         after.check(after.open(), death)
         after.abandon()
 
@@ -527,6 +614,7 @@ def prepared(name: str, seed: int = 0) -> Program:
     disk._draws = seed << 20  # what it leaves of failed writes; its identity stays
     program = Program(disk, made.ledger.copy(), seed=10)
     program.serial, program.parts, program.rotten = made.serial, list(made.parts), made.rotten
+    program.unsure = made.unsure
     program.clock = ManualClock()
     if left == "open":
         program.open()
