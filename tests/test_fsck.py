@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import esker
+from esker.engine import attach
 from esker.testing import Fate, ManualClock, SimulatedDisk
 from tests import fsck
 from tests.fsck import CONFIG, DATA, FOOTER, FRAME, MARK, SEGMENT, STATE, SUMMARY, TRAILER, xxh3
@@ -313,6 +314,15 @@ class Patient:
     def counter(self, word: int, value: int) -> None:
         self.put(T + "counters", word * 8, value.to_bytes(8, "little"))
 
+    def batch(self, **fields: Any) -> None:
+        """Change the only ticket of a commit."""
+        data = self.files[self.path(COMMIT)]
+        told = json.loads(data[64:])
+        told["tickets"][0].update(fields)
+        body = json.dumps(told).encode()
+        self.files[self.path(COMMIT)] = data[:64] + body
+        self._changed(fsck.CATALOG, COMMIT, 0, {"size": len(body), "body": xxh3(body)}, 0)
+
     def entry(self, **fields: Any) -> None:
         """Change the last entry of the journal."""
         data = self.files[self.path(JOURNAL)]
@@ -327,6 +337,7 @@ ALL = "topics/00000002/0000/00000001-*.log"  # one frame with two records and al
 PACKED = "topics/00000003/0000/00000001-*.log"
 EPHEMERAL = "topics/00000004/0000/"
 JOURNAL = "journal/*.journal"
+COMMIT, STAGED = "staging/*.commit", T + "*.staged"
 TORN = "topics/00000002/0000/00000001-*.log"  # in the store that was killed
 
 
@@ -362,7 +373,20 @@ def left() -> Files:
     return fsck.in_directory(str(make.VERSION / "killed"))
 
 
-HEALTHY, LEFT = healthy(), left()
+def committed() -> Files:
+    """A store that was killed between the commit of a batch and its attachment."""
+    files = FixedFiles()
+    store = esker.open("/s", files=files, clock=HandClock(), background=False)
+    store.create("t")
+    with store.stage("t") as staged:
+        staged.append_many([b"one", b"two"])
+    assert attach.commit(store._context, "nightly", 7, staged.tickets)
+    store.close()
+    contents = {**files.files, **files.pages}
+    return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
+
+
+HEALTHY, LEFT, COMMITTED = healthy(), left(), committed()
 Damage = Callable[[Patient], Any]
 
 
@@ -548,6 +572,35 @@ def test_damage_is_found(what: str, damage: Damage) -> None:
     assert any(what in problem.what for problem in found), found
 
 
+BATCH: list[tuple[str, Damage]] = [
+    ("commit is too short", lambda p: p.cut(COMMIT, 63)),
+    ("commit header checksum", lambda p: p.flip(COMMIT, 20)),
+    ("commit header", lambda p: p._changed(fsck.CATALOG, COMMIT, 0, {"version": 2}, 0)),
+    ("commit body", lambda p: p.flip(COMMIT, 70)),
+    ("sequence", lambda p: p._changed(fsck.CATALOG, COMMIT, 0, {"generation": 8}, 0)),
+    ("commit of another store", lambda p: p.rename(COMMIT, "7.commit", "8.commit")),
+    ("a staged segment of another size", lambda p: p.cut(STAGED, 400)),
+    ("a staged segment with other bytes", lambda p: p.flip(STAGED, 300)),
+    ("a staged segment with other records", lambda p: p.batch(rows=3)),
+]
+
+
+@pytest.mark.parametrize(("what", "damage"), BATCH, ids=[what for what, _ in BATCH])
+def test_damage_to_what_was_committed_is_found(what: str, damage: Damage) -> None:
+    patient = Patient(COMMITTED)
+    damage(patient)
+    found = fsck.judge(patient.files)
+    assert any(what in problem.what for problem in found.problems), found.problems
+
+
+def test_a_batch_that_was_committed_and_not_attached_is_read_too() -> None:
+    found = fsck.judge(COMMITTED)
+    assert found.problems == []
+    assert found.pending == {("t", 0): [b"one", b"two"]}
+    said = fsck.judge(COMMITTED, clean=True).problems
+    assert [problem.what for problem in said] == ["committed, and not attached"]
+
+
 @pytest.mark.parametrize(("what", "damage"), IMAGE, ids=[what for what, _ in IMAGE])
 def test_damage_to_what_a_crash_left_is_found(what: str, damage: Damage) -> None:
     patient = Patient(LEFT)
@@ -580,7 +633,10 @@ def test_every_check_is_tried() -> None:
                 said.add(item.value)
     said -= {"seg", "log", "esker.store"}
     assert len(said) > 80
-    untried = [text for text in said if not any(tried(what, text) for what, _ in CLEAN + IMAGE)]
+    untried = [
+        text for text in said if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH)
+    ]
+    untried.remove("committed, and not attached")  # see above
     assert untried == []
 
 

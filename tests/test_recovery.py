@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine import attach
 from esker.engine.findings import CASES, Finding
 from esker.format import frame, journal, segment
 from esker.options import RESERVE_OFFSETS
@@ -490,6 +491,62 @@ def test_a_segment_that_is_missing_at_an_end_is_named_too(gone: str) -> None:
 
 
 # ---- metadata, strangers, others -------------------------------------------------------------
+
+
+def committed(durability: str = "disk") -> tuple[SimulatedDisk, str]:
+    """A store whose process died between the commit of a batch and its attachment; its file."""
+    disk, store = begin(durability, "t", "u")
+    store["t"].append_many([b"before"])
+    with store.stage("t") as staged, store.stage("u") as other:
+        staged.append_many([b"one", b"two"])
+        other.append_many([b"three"])
+    tickets = staged.tickets + other.tickets
+    store.sync()
+    assert attach.commit(store._context, "nightly", 7, tickets)
+    return die(disk, store), f"{SHARD}/{tickets[0].file}"
+
+
+@covers("unfinished_attach")
+@pytest.mark.parametrize("durability", ["disk", "fsync", "memory"])
+def test_a_batch_that_was_committed_and_not_attached_is_attached(durability: str) -> None:
+    disk, path = committed(durability)
+    with opened(disk, "r") as store:
+        assert store.recovery.findings[-1].label == "unrecovered"
+        assert store.recovery.findings[-1].reason == "batch 7 of 'nightly', 2 segments"
+        assert values(store) == [b"before"]
+    store = opened(disk)
+    found = the(store, "unfinished_attach")
+    assert found.path == f"{ROOT}/staging"
+    assert found.reason == "batch 7 of 'nightly', 2 segments"
+    assert path not in disk.contents()
+    assert [(r.offset, r.value) for r in store["t"].read()] == [
+        (0, b"before"), (1, b"one"), (2, b"two")
+    ]  # fmt: skip
+    assert values(store, "u") == [b"three"]
+    goes_on(disk, store, "t", "u")
+
+
+@covers("corrupt_commit")
+@pytest.mark.parametrize("what", ["commit", "staged"])
+def test_a_batch_that_cannot_be_attached_stays_staged_and_is_named(what: str) -> None:
+    disk, path = committed()
+    (commit,) = [name for name in disk.contents() if name.endswith(".commit")]
+    flip(disk, commit if what == "commit" else path, 200)
+    store = opened(disk)
+    found = the(store, "corrupt_commit")
+    if what == "commit":
+        assert (found.path, found.reason) == (commit, "commit body does not match its checksum")
+    else:
+        assert found.path == f"{ROOT}/staging"
+        assert path in found.reason
+        assert "not what was committed" in found.reason
+    assert path in disk.contents()
+    assert values(store) == [b"before"]
+    store["t"].append(b"behind", wait=True)
+    store.close()
+    with opened(disk) as again:  # as long as it is so, every opening says it
+        assert again.recovery.labels == ["corrupt_commit"]
+        assert values(again) == [b"before", b"behind"]
 
 
 @covers("damaged_state")

@@ -28,7 +28,7 @@ from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
 from esker.engine.committer import Committer
 from esker.engine.context import LOG, Context
-from esker.engine.layout import shard_folder
+from esker.engine.layout import list_segments, shard_folder
 from esker.engine.reader import check_timeout
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.removal import remove_topic
@@ -269,9 +269,15 @@ class Store:
             collect(context, folder)
         mine = [batch] if committed else committed_before(context, writer)
         deadline = context.clock.monotonic() + (limit or 0.0)
+        elsewhere: set[tuple[int, int]] = set()
         while left := self._attach(mine):
+            elsewhere.update((ticket.topic, ticket.shard) for ticket in left)
             if limit is not None and context.clock.monotonic() >= deadline:
                 raise self._still_pending(batch, left)
+            _PAUSE.wait(ATTACH_PAUSE)
+        while not all(self._shows(*place) for place in elsewhere):
+            if limit is not None and context.clock.monotonic() >= deadline:
+                break  # they are attached; who did it has yet to say so
             _PAUSE.wait(ATTACH_PAUSE)
         return committed
 
@@ -309,6 +315,14 @@ class Store:
                 handle = self[entry.name]
                 return handle._shards[number] if handle._existing().id == topic else None
         return None
+
+    def _shows(self, topic: int, number: int) -> bool:
+        """Whether readers see what another process has attached; it says so a moment later."""
+        shard = self._shard(topic, number)
+        if shard is None:
+            return True  # deleted
+        sealed = [n.base for n in list_segments(shard.files, shard.folder) if n.sealed]
+        return not sealed or self[shard.entry.name].end(number) > sealed[-1]
 
     def _still_pending(self, batch: Commit, left: list[Ticket]) -> AttachPending:
         shard = shard_folder(self.path, left[0].topic, left[0].shard)

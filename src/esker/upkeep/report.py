@@ -45,6 +45,8 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "journal": ("error", "open the store; what can be read is replayed, the file is set aside"),
     "torn_journal": ("warning", _OPEN),
     "pending_journal": ("warning", _OPEN),
+    "commit": ("error", "restore the file from a backup; without it the batch cannot be attached"),
+    "pending_attach": ("warning", _OPEN),
     "stranger": ("warning", "take it away, or " + _REPAIR),
     "unreadable": ("error", "see what the system says; copy the disk before it gets worse"),
     "newer": ("error", "install the Esker that wrote it; an older one must not touch it"),

@@ -10,7 +10,7 @@ log it checks up to what has been published. It never raises for damage: everyth
 an entry of the report, and the check goes on behind it. It raises `NotAStore` where there is no
 store, and `FormatTooNew` where a later Esker wrote it.
 
-Every file is looked at: identity, catalogs, journals, and in each shard the state page, the
+Every file is looked at: identity, catalogs, journals, commits, and in each shard the state page, the
 counters page and all segments, frame by frame (see `examine`). With deep=False only headers are
 read: that finds missing and exchanged files and broken chains in little time, and no damage inside
 of frames.
@@ -28,12 +28,14 @@ from os import PathLike
 from esker.clock import SYSTEM_CLOCK
 from esker.errors import FormatTooNew, NotAStore, StorageError
 from esker.format import catalog as catalog_format
+from esker.format import commit as commit_format
 from esker.format import journal as journal_format
 from esker.format import names
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.catalog import Catalog, TopicEntry
-from esker.format.checksum import checksum
+from esker.format.checksum import checksum, fingerprint
+from esker.format.commit import Ticket
 from esker.format.frame import padded
 from esker.format.journal import Entry, JournalHeader
 from esker.format.state import State
@@ -99,6 +101,7 @@ class Check:
         self.catalogs()
         self.topics()
         self.journals()
+        self.commits()
         self.root_names()
 
     def say(
@@ -348,6 +351,56 @@ class Check:
                 break
         if count:
             self.say("pending_journal", path, f"{count} entries of a process that is gone")
+
+    # -- batches made elsewhere --
+
+    def commits(self) -> None:
+        """Commits, and the staged segments they name; what nobody has committed is nothing yet."""
+        folder = join(self.root, names.STAGING)
+        for name in sorted(self.files.list(folder)):
+            path, known = join(folder, name), names.parse_commit(name)
+            if known is not None:
+                self._commit(path, *known)
+            elif name.endswith(names.TEMPORARY):
+                self.say("leftover", path, "a commit that was being made")
+            elif name != names.LOCK:
+                self.say("stranger", path, "not a commit")
+
+    def _commit(self, path: str, writer: str, sequence: int) -> None:
+        data = self._read(path, commit_format.HEADER_SIZE + commit_format.BODY_BYTES_MAX)
+        if data is None:
+            return
+        found = commit_format.decode(data, self.store or bytes(data[24:40]))
+        if isinstance(found, str):
+            kind = "newer" if found.startswith("version") else "commit"
+            self.say(kind, path, found, 4 if kind == "newer" else 0)
+            return
+        if (fingerprint(found.writer), found.sequence) != (writer, sequence):
+            self.say("commit", path, "it is another batch's by its own account", 8)
+            return
+        waiting = []
+        for each in found.tickets:
+            shard = join(names.topic(each.topic), names.shard(each.shard))
+            place = join(self.root, names.TOPICS, shard, each.file)
+            if self.files.kind(place):
+                waiting.append(place)
+                reason = self._staged(place, each)
+                if reason:
+                    self.say("commit", place, reason, 0)
+        if waiting:
+            about = f"{len(waiting)} segments of batch {sequence} of {found.writer!r}"
+            self.say("pending_attach", path, about + " are to be attached")
+
+    def _staged(self, path: str, ticket: Ticket) -> str:
+        """What is wrong with a staged segment that was committed."""
+        size, end = self._size(path), ticket.size - segment_format.TRAILER_SIZE
+        if size != ticket.size:
+            return f"a staged segment of {size} bytes, committed were {ticket.size}"
+        if not self.deep:
+            return ""
+        data = self._read(path, size)
+        same = data is None or checksum(data[segment_format.HEADER_SIZE : end]) == ticket.hash
+        return "" if same else "a staged segment is not what was committed"
 
     # -- the rest --
 
