@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -499,10 +498,10 @@ with esker.open(sys.argv[1], background=sys.argv[2] == "True") as store:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
+def root(tmp_path: Path) -> Path:
     with esker.open(tmp_path / "data") as store:
         store.create("t")
-    yield tmp_path / "data"
+    return tmp_path / "data"
 
 
 @pytest.mark.crash

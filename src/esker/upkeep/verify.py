@@ -10,10 +10,10 @@ log it checks up to what has been published. It never raises for damage: everyth
 an entry of the report, and the check goes on behind it. It raises `NotAStore` where there is no
 store, and `FormatTooNew` where a later Esker wrote it.
 
-Every file is looked at: identity, catalogs, journals, commits, and in each shard the state page, the
-counters page and all segments, frame by frame (see `examine`). With deep=False only headers are
-read: that finds missing and exchanged files and broken chains in little time, and no damage inside
-of frames.
+Every file is looked at: identity, catalogs, journals, commits with what they name, and in each
+shard the state page, the counters page and all segments, frame by frame (see `examine`). With
+deep=False only headers are read: that finds missing and exchanged files and broken chains in little
+time, and no damage inside of frames.
 
 What a flipped bit can hide in, because nothing covers it: lock files (labels for people), the
 counters page (counts, never data), and bits that are not used at all.
