@@ -421,11 +421,15 @@ class Program(Driver):
             self.look(page, store)
             page.created = True
             self.resume(page)
+        self.still_unsure()
+        return poisoned
+
+    def still_unsure(self) -> None:
+        """What is not attached yet may be attached by the next opening, behind what is there."""
         for name, values in self.unsure.values.items() if self.unsure is not None else ():
             page = self.ledger.pages[name]
             known = {value for _, value in page.settled}.union(page.maybe)
-            page.maybe += [value for value in values if value not in known]  # the next opening's
-        return poisoned
+            page.maybe += [value for value in values if value not in known]
 
     def look(self, page: Page, store: esker.Store) -> None:
         """Compare what a reader of this store sees now, and take it for good."""
