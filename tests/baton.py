@@ -31,7 +31,8 @@ from esker.testing import ManualClock
 
 # Where a thread may lose the baton between any two statements.
 LINES = (
-    "esker.engine.writing", "esker.engine.shard", "esker.engine.committer", "esker.engine.tail",
+    "esker.engine.writing", "esker.engine.shard", "esker.engine.waited", "esker.engine.committer",
+    "esker.engine.tail",
     "esker.engine.background", "esker.engine.follower", "esker.engine.reader",
     "esker.engine.reading", "esker.engine.handle", "esker.engine.context", "esker.storage.log",
     "esker.storage.journal", "esker.storage.counters", "esker.storage.maps",
@@ -50,7 +51,8 @@ HOT = frozenset(
     }
 )  # fmt: skip
 THREADED = (
-    "esker.engine.shard", "esker.engine.committer", "esker.engine.background",
+    "esker.engine.shard", "esker.engine.waited", "esker.engine.committer",
+    "esker.engine.background",
     "esker.engine.follower", "esker.engine.store", "esker.engine.context", "esker.storage.maps",
 )  # fmt: skip
 LONE_LOCKS = ("esker.engine.handle", "esker.engine.tail")
