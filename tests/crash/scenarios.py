@@ -271,7 +271,7 @@ class Program(Driver):
         if batch is not None:
             try:
                 self._store.attach("program", batch.sequence, batch.tickets, timeout=0)
-            except esker.Poisoned:
+            except (esker.Poisoned, esker.AttachPending):  # an interrupt may take a lock with it
                 self.unsure = batch
                 return
             self.check_batch(batch._replace(committed=True), self._store)
