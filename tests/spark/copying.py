@@ -63,8 +63,9 @@ def stream(
     failures = 0
     while failures <= FAILURES_MAX:
         last = not until or os.path.exists(until)
-        query = start(spark, data, copy, topic, checkpoint, size, tasks, to_the_end=last)
+        query = None
         try:
+            query = start(spark, data, copy, topic, checkpoint, size, tasks, to_the_end=last)
             while query.isActive and (last or not os.path.exists(until)):
                 time.sleep(0.02)
             if not query.isActive:
@@ -75,7 +76,8 @@ def stream(
             print(problem, file=sys.stderr, flush=True)
             failures += 1
         finally:
-            query.stop()
+            if query is not None:
+                query.stop()
     raise AssertionError(f"the stream failed {failures} times")
 
 
