@@ -81,7 +81,7 @@ class Strikes:
             while aimed and not any(map(staging, self._copier.workers())):
                 if time.monotonic() > patience or not while_():
                     break
-                time.sleep(0.005)
+                time.sleep(0.01)
             time.sleep(self._random.uniform(0.0, 0.1 if aimed else 0.5))
             there = [each for each in self._copier.workers() if each.module in modules]
             busy = [each for each in there if staging(each)]
@@ -89,7 +89,7 @@ class Strikes:
             if aimed:
                 chosen = busy  # all at once
             else:
-                chosen = self._random.sample(committing or there, min(len(there), 1))
+                chosen = [self._random.choice(committing or there)] if there else []
             for each in chosen:
                 self._strike(each)
 
@@ -100,11 +100,10 @@ class Strikes:
             self.staging += stages
 
 
-@pytest.mark.suite
 @pytest.mark.timeout(600)
 def test_workers_die_and_every_record_is_copied_once(tmp_path: Path, tally: Tallies) -> None:
     suite = tally("spark worker kills")
-    wanted = scaled(60, least=6)
+    wanted = min(scaled(60, least=6), 60)
     data, copy = tmp_path / "data", tmp_path / "copy"
     with esker.open(data) as store, Copier(tmp_path, conf=SMALL_PIECES, pace=0.04) as copier:
         store.create("t", shards=2)
@@ -214,7 +213,7 @@ def test_the_driver_dies_in_every_window_of_a_commit(tmp_path: Path, tally: Tall
         copier.say("stream", data=data, copy=copy, topic="s", checkpoint=checkpoint)
         return copier
 
-    order = list(WINDOWS)
+    order = list(WINDOWS)[: scaled(len(WINDOWS), least=2)]
     seen = []
     try:
         with esker.open(data) as store:
