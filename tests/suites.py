@@ -34,6 +34,8 @@ FLOORS: Final = {
     "model steps": 50_000,
     "schedules": 5_000,
     "mutants": 110,
+    "spark worker kills": 60,
+    "spark driver kills": 8,
 }
 SCALE: Final = float(os.environ.get("ESKER_SCALE", "1"))
 SEED: Final = int(os.environ.get("ESKER_SEED", "1"))

@@ -8,9 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import esker
+from esker.spark import plan
+from tests.helpers import child
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,6 +122,41 @@ def test_a_process_that_writes_the_topic_attaches_what_spark_wrote(
     with esker.open(tmp_path / "data") as store:
         values = [record.value for record in store["t"].read()]
         assert (values[0], values[-1], len(values)) == (b"mine", b"mine too", 102)
+
+
+HOLDER = """
+import sys, esker
+with esker.open(sys.argv[1], background=False) as store:
+    store["t"].append(b"mine", wait=True)
+    print("ready")
+    sys.stdin.readline()
+    store.tick()
+"""
+
+
+def test_a_batch_whose_commit_failed_behind_the_commit_is_not_thrown_away(tmp_path: Path) -> None:
+    """Spark calls abort when commit raised, or died: in the log the batch may be all the same."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from esker.spark.sink import EskerWriter, Target
+
+    def rows(*values: str) -> Any:
+        return iter([pa.record_batch({"value": pa.array(values)})])
+
+    data, schema = tmp_path / "data", StructType([StructField("value", StringType())])
+    with child(HOLDER, data) as holder:
+        assert holder.line() == "ready"
+        writer = EskerWriter(Target(str(data), {"topic": "t", "attachTimeout": "0"}, schema))
+        committed, failed = writer.write(rows("a", "b")), writer.write(rows("c"))
+        with pytest.raises(esker.AttachPending):
+            writer.commit([committed])
+        writer.abort([committed, failed])
+        plan.let_go()
+        holder.say()
+        holder.end()
+    with esker.open(data, mode="r") as store:
+        assert [record.value for record in store["t"].read()] == [b"mine", b"a", b"b"]
+    assert list(data.rglob("*.staged")) == []
 
 
 def test_a_stream_copies_a_topic_exactly_once_over_restarts(

@@ -168,6 +168,21 @@ def commit(context: Context, writer: str, sequence: int, tickets: Sequence[Ticke
         return _commit(context, folder, Commit(writer, sequence, tuple(tickets)))
 
 
+def abandon(context: Context, tickets: Sequence[Ticket]) -> None:
+    """Unlink what was staged for a batch that failed; nothing, if it was committed all the same.
+
+    Whoever commits may die behind the commit, or be told that a part of the batch must wait. To
+    the one who asked for it, such a batch has failed; in the log it is.
+    """
+    with _committing(context):
+        committed: set[str] = set()
+        for batch in commits(context):
+            if isinstance(batch, Corruption):
+                return  # it may name any of them
+            committed.update(ticket.file for ticket in batch.tickets)
+        discard(context, [ticket for ticket in tickets if ticket.file not in committed])
+
+
 @contextmanager
 def _committing(context: Context) -> Iterator[str]:
     """The directory of commits, in which nobody else makes one meanwhile."""

@@ -184,8 +184,8 @@ def commit(target: Target, writer: str, sequence: int, messages: list[Any], *, o
 
 
 def abort(target: Target, messages: list[Any]) -> None:
-    """Throw away what was staged for a batch that failed."""
-    attach.discard(reading(target.path)._context, _all(messages))
+    """Throw away what was staged for a batch that failed; Spark also comes here if a commit did."""
+    attach.abandon(reading(target.path)._context, _all(messages))
 
 
 class EskerWriter(DataSourceArrowWriter):
