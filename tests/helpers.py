@@ -271,8 +271,12 @@ class Child:
 
     def say(self, line: str = "") -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.line()  # fails, and says what it died of
+            raise
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

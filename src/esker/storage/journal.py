@@ -22,6 +22,7 @@ held: an old journal, or parts of one, under the name of a new one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from esker.errors import FormatTooNew, StorageError
@@ -168,8 +169,10 @@ class Journal:
 
 
 def _mark_dropped(file: File) -> None:
-    file.write(fmt.MARK_AT, [fmt.DROPPED])
-    file.sync()
+    """Best effort: a disk that fails here costs no record, and the journal goes all the same."""
+    with suppress(StorageError):
+        file.write(fmt.MARK_AT, [fmt.DROPPED])
+        file.sync()
 
 
 def _lock_name(number: int) -> str:
