@@ -117,6 +117,10 @@ class Follower:
     def _follow(self, published: Published) -> None:
         if published == self._seen:
             return
+        if published.visible < self.visible:
+            # of a writer that died, while the next one recovers: its files, at which we have looked
+            # since, hold more than it had published
+            return
         for attempt in range(ATTEMPTS):
             try:
                 self._take(published)
