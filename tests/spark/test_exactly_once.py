@@ -427,9 +427,19 @@ def test_a_batch_of_a_stream_that_is_done_again_is_dropped(tmp_path: Path) -> No
 
     data = tmp_path / "data"
     writer = EskerStreamWriter(target(data))
-    writer.commit([writer.write(rows_of("a")), writer.write(rows_of("b"))], 0)
-    writer.commit([writer.write(rows_of("b", "a"))], 0)  # divided in another way
-    writer.commit([writer.write(rows_of("c"))], 1)
-    writer.commit([writer.write(rows_of("c"))], 1)
+
+    def task(*words: str) -> Any:
+        found = writer.write(rows_of(*words))
+        found.query = "the query"  # in a task Spark says so
+        return found
+
+    writer.commit([task("a"), task("b")], 0)
+    writer.commit([task("b", "a")], 0)  # divided in another way
+    writer.commit([task("c")], 1)
+    writer.commit([task("c")], 1)
+    nameless = writer.write(rows_of("d"))
+    with pytest.raises(esker.InvalidOption, match="which query"):
+        writer.commit([nameless], 0)
+    writer.abort([nameless], 0)
     assert values(data) == [b"a", b"b", b"c"]
     assert staged(data) == []

@@ -12,11 +12,14 @@
     background.py  the only threads: linger, ticks, sealing
     follower.py    one shard as a reader in another process sees it
     reader.py      batches from an offset on; positions into offsets
+    ranges.py      a shard's offsets, divided for readers that share the work
+    waited.py      threads that wait for records of a shard
     batch.py       a batch as users get it; slices.py, tail.py: parts of a topic, and its end
     recovery.py    one function, read top to bottom: a directory into a state to go on from
     survey.py      the logs of a shard after a crash: what is to become of each
     replay.py      journals of dead processes, written into the logs they speak of
     recatalog.py   names and options of topics, found again in their segments
+    attach.py      batches made elsewhere: staged, committed once, attached to their shards
     removal.py     what is deleted on request: topics, and records before an offset
     findings.py    what recovery may find, in words
     quarantine.py  the place for what cannot be used and must not be lost

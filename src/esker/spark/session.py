@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 
 OLDEST = (4, 3)
 SECONDS_TO_END = 120  # of a JVM; one that writes down its classes takes about 15
-FILTERS = "spark.sql.python.filterPushdown.enabled"
-PUSH_FILTERS = "ESKER_SPARK_PUSH_FILTERS"  # tells our source in the workers, which ask no session
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 
 _TUNED = {
     "spark.python.unix.domain.socket.enabled": "true",
-    FILTERS: "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"
         ".FileSystemBasedCheckpointFileManager"
@@ -96,10 +94,7 @@ def session(
     if archive is not None:
         options.append(archive.option)
     wanted[DRIVER_OPTIONS] = " ".join([*options, asked.get(DRIVER_OPTIONS, "")]).rstrip()
-    variables = _variables(found, wanted["spark.master"])
-    if wanted[FILTERS] == "true":
-        variables[PUSH_FILTERS] = "1"
-    with _set(variables):
+    with _set(_variables(found, wanted["spark.master"])):
         started = _start(wanted)
     if archive is not None and archive.is_new:
         _unwritten.append(archive)

@@ -216,8 +216,11 @@ class EskerStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         queries = {each.query for each in messages if isinstance(each, Tickets)}
-        name = f"spark query {queries.pop() if len(queries) == 1 else ''}"
-        commit(self.target, name, batchId, messages, once=False)
+        if len(queries) > 1 or "" in queries:
+            # another query's batch of the same number would be taken for this one, and dropped
+            raise InvalidOption("Spark did not say which query this batch belongs to: not written")
+        if queries:
+            commit(self.target, f"spark query {queries.pop()}", batchId, messages, once=False)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         abort(self.target, messages)

@@ -5,6 +5,7 @@
     segment.py    what both kinds of segment share: packing frames, the directory
     log.py        the segment being written
     sealed.py     the immutable one, mapped
+    staged.py     the segment made outside of the log, and how it becomes a part of it
     hole.py       where a repair has put on record that records are lost
     scan.py       walks frames and says how the walk ended: clean, torn, corrupt
     merge.py      many small frames into few large ones
