@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.zoo.mutants import mutants
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "esker"
 LINES_MAX = 700  # a smell, not a law: past it, look for the second module inside
@@ -383,6 +385,14 @@ def test_every_path_named_in_the_lineage_exists():
     lineage = ROOT / "docs" / "lineage.md"
     text = lineage.read_text(encoding="utf-8") if lineage.exists() else ""
     assert broken_paths(text, ROOT) == []
+
+
+def test_every_bug_of_the_zoo_still_fits_the_source():
+    """Its tests are long; that a bug no longer applies must show in seconds."""
+    for mutant in mutants():
+        mutant.sources(PACKAGE)
+        named = " ".join(f"`{test.split('[')[0]}`" for test in mutant.tests)
+        assert broken_paths(named, ROOT) == [], mutant.name
 
 
 # --- the checker itself -----------------------------------------------------------------------
