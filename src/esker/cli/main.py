@@ -25,10 +25,9 @@ _START = "where to start: earliest, latest, N, -N, @2026-11-15T10:00, @-15m"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    run: Run = arguments.run
+    given = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = run(arguments)
+        code = _spark(given[1:]) if given[:1] == ["spark"] else _run(given)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -40,6 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EskerError as problem:
         print(f"esker: {problem.code}: {problem}", file=sys.stderr)
         return 1
+
+
+def _run(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    run: Run = arguments.run
+    return run(arguments)
+
+
+def _spark(argv: Sequence[str]) -> int:
+    """Has a parser of its own, made of the jobs, which need PySpark."""
+    from esker.cli import spark
+
+    return spark.run(argv)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_read(commands)
     _add_verify(commands)
     _add_repair(commands)
+    commands.add_parser("spark", help="jobs over whole logs, run by Spark: esker spark --help")
     return parser
 
 

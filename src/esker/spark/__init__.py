@@ -12,6 +12,7 @@
     plan.py         which offsets are read, and how they are divided
     tasks.py        what a worker is told
     rows.py         records as rows, in the workers
+    jobs/           archive, scrub, replay and so on, over whole logs
     session.py      a tuned local session; `esker.spark.session()`
     java.py         which Java Spark is started with
     cache.py        the few files that both keep in the user's cache directory
@@ -20,6 +21,6 @@ Needs `pip install esker[spark]`. Importing this package does not import PySpark
 a session is asked for, so that a program without Spark does not pay for it.
 """
 
-from esker.spark.session import environment, session, shutdown
+from esker.spark.session import environment, require, session, shutdown
 
-__all__ = ["environment", "session", "shutdown"]
+__all__ = ["environment", "require", "session", "shutdown"]

@@ -77,7 +77,7 @@ def session(
 
     Raises `PySparkMissing` or `JavaMissing`, which say what to install.
     """
-    _require_pyspark()
+    require()
     asked = {key: _text(value) for key, value in (conf or {}).items()}
     if app_name is not None:
         asked.setdefault("spark.app.name", app_name)
@@ -105,7 +105,7 @@ def session(
 def environment() -> dict[str, str]:
     """What to add to the environment of a program that starts Spark itself, such as the command
     `spark-pipelines`: a Java, this Python, and the installed PySpark."""
-    _require_pyspark()
+    require()
     return _variables(java.find(), "local")
 
 
@@ -209,7 +209,8 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
 # ---- Spark -------------------------------------------------------------------------------
 
 
-def _require_pyspark() -> None:
+def require() -> None:
+    """Raise `PySparkMissing`, which says what to install, unless PySpark is there."""
     try:
         import pyspark
     except ImportError as problem:

@@ -1,0 +1,26 @@
+"""Jobs: what people do with logs all the time, as functions over a Spark session.
+
+    from esker.spark import jobs
+    jobs.scrub(spark, "data")
+
+Each is also a command: `esker spark scrub data`. A job takes the session, a store's directory and
+what it works on; everything else has a default and is given by name. It tells how far it is to
+`progress`, returns what it did as a struct that prints as a sentence, and can be begun again: what
+is done stays done, and nothing is done twice.
+
+    running.py      what all of them share: progress, and work in rounds
+
+JOBS is the list that the command line reads: parameters become arguments, and the lines of a
+docstring that begin with a parameter's name become their help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from esker.spark.jobs.running import Progress
+
+JOBS: Final[dict[str, Callable[..., Any]]] = {}
+
+__all__ = ["JOBS", "Progress"]
