@@ -226,3 +226,32 @@ def test_a_log_is_not_written_over(spark: SparkSession, tmp_path: Path) -> None:
         numbers(spark, 3).write.format("esker").mode("overwrite").option("topic", "t").save(
             str(tmp_path / "data")
         )
+
+
+def test_a_numbered_batch_write_is_done_once(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for version, count in [(3, 10), (3, 10), (2, 10), (4, 7), (4, 7)]:
+        write(numbers(spark, count), data, topic="t", txnAppId="job", txnVersion=str(version))
+    write(numbers(spark, 1), data, topic="t", txnAppId="another", txnVersion="0")
+    write(numbers(spark, 1), data, topic="t", TXNappid="another", txnversion="0")
+    with esker.open(data) as store:
+        assert len(store["t"]) == 10 + 7 + 1
+        assert store.attached("spark application job") == 4
+        assert store.attached("spark application x") is None
+    assert [name for name in leftovers(data) if not name.endswith(".commit")] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"txnAppId": "a"}, "txnAppId needs txnVersion beside it"),
+        ({"txnVersion": "1"}, "txnVersion needs txnAppId beside it"),
+        ({"txnAppId": "", "txnVersion": "1"}, "txnAppId is empty"),
+        ({"txnAppId": "a", "txnVersion": "one"}, "txnVersion=one: a number"),
+    ],
+)
+def test_a_number_without_a_name_is_told(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(Exception, match=complaint):
+        write(numbers(spark, 1), tmp_path / "data", topic="t", **options)

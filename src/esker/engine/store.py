@@ -281,6 +281,11 @@ class Store:
             _PAUSE.wait(ATTACH_PAUSE)
         return committed
 
+    def attached(self, writer: str) -> int | None:
+        """The number of the last batch that a writer committed; None if there was none."""
+        before = committed_before(self._context, writer)
+        return max((batch.sequence for batch in before), default=None)
+
     def _settle_before(self, batch: Commit) -> None:
         """What this process has appended before a batch is durable before it is."""
         places = {(ticket.topic, ticket.shard) for ticket in batch.tickets}

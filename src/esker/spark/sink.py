@@ -6,6 +6,8 @@
 What a task stages nobody sees. So tasks may die, be tried again or run twice: only the tickets of
 those that Spark counts as done are committed. A batch that is done again after the driver died has
 its number; if it was committed before, it is dropped. See engine/attach.py, which does the work.
+A batch write has no number of its own. Given one (txnAppId, txnVersion, as Delta Lake calls them)
+it is dropped likewise when it comes again.
 
 A DataFrame needs a column `value` (text or bytes). It may have key, topic, partition, timestamp,
 headers, tag and node. Without a partition a key chooses the shard, as everywhere in Esker; rows
@@ -58,7 +60,10 @@ _COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "node": ((StringType,), "STRING"),
 }
 _MADE_WITH: Final = ("shards", "durability", "compression")  # of a topic that is not there yet
-_KNOWN: Final = ("path", "topic", "attachTimeout", "checkpointLocation", "queryName", *_MADE_WITH)
+_TRANSACTION: Final = ("txnAppId", "txnVersion")
+_KNOWN: Final = (
+    "path", "topic", "attachTimeout", "checkpointLocation", "queryName", *_TRANSACTION, *_MADE_WITH,
+)  # fmt: skip
 _STORED: Final = ("value", "key", "timestamp", "headers", "tag", "node")
 ATTACH_SECONDS: Final = 60.0
 
@@ -71,6 +76,8 @@ class Target:
         self.path = path
         self.topic = given.get("topic", "")
         self.timeout = _seconds(given)
+        self.transaction = _transaction(given)
+        self.done = False  # this very batch was committed before
         self.made_with: dict[str, Any] = {name: given[name] for name in _MADE_WITH if name in given}
         if "shards" in self.made_with:
             self.made_with["shards"] = _whole("shards", self.made_with["shards"])
@@ -84,6 +91,15 @@ class Target:
         with open_store(self.path) as store:
             if self.topic and self.topic not in store:
                 store.create(self.topic, exist_ok=True, **self.made_with)
+            if self.transaction is not None:
+                name, version = self.transaction
+                last = store.attached(application(name))
+                self.done = last is not None and last >= version
+
+
+def application(name: str) -> str:
+    """The writer whose batches are numbered by txnVersion."""
+    return f"spark application {name}"
 
 
 class Tickets(WriterCommitMessage):
@@ -105,6 +121,8 @@ def stage(target: Target, batches: Iterator[Any]) -> Tickets:
     stages: dict[tuple[str, int], Stage] = {}
     try:
         for batch in batches:
+            if target.done:
+                continue
             for topic, rows in _by_topic(target, batch):
                 _stage_rows(target, topic, rows, turn, stages)
         return Tickets([ticket for each in stages.values() for ticket in each.finish()], query)
@@ -199,7 +217,11 @@ class EskerWriter(DataSourceArrowWriter):
         return stage(self.target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit(self.target, self.name, 0, messages, once=True)
+        if self.target.transaction is None:
+            commit(self.target, self.name, 0, messages, once=True)
+        else:
+            name, version = self.target.transaction
+            commit(self.target, application(name), version, messages, once=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort(self.target, messages)
@@ -209,6 +231,8 @@ class EskerStreamWriter(DataSourceStreamArrowWriter):
     """A stream: each of its batches exactly once."""
 
     def __init__(self, target: Target) -> None:
+        if target.transaction is not None:
+            raise InvalidOption("txnAppId is for batch writes: a stream's batches have numbers")
         self.target = target
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -271,6 +295,18 @@ def _seconds(given: dict[str, str]) -> float:
         return float(text)
     except ValueError:
         raise InvalidOption(f"attachTimeout={given['attachTimeout']}: seconds, as in 60") from None
+
+
+def _transaction(given: dict[str, str]) -> tuple[str, int] | None:
+    """The number of a batch write, and who counts; None if it has none."""
+    there = [name for name in _TRANSACTION if name in given]
+    if len(there) == 1:
+        raise InvalidOption(f"{there[0]} needs {(set(_TRANSACTION) - set(there)).pop()} beside it")
+    if not there:
+        return None
+    if not given["txnAppId"]:
+        raise InvalidOption("txnAppId is empty: a name, the same in every run")
+    return given["txnAppId"], _whole("txnVersion", given["txnVersion"])
 
 
 def _whole(name: str, text: str) -> int:
