@@ -252,6 +252,12 @@ class DataGap(EskerError):
 # ---- Spark -------------------------------------------------------------------------------
 
 
+class DataLoss(EskerError):
+    """Records that a query was to read are not there: a gap, or deleted since it was planned."""
+
+    code = "data_loss"
+
+
 class PySparkMissing(EskerError, ImportError):
     """PySpark is not installed or too old, or Esker is not where Spark's workers look for it."""
 

@@ -164,7 +164,7 @@ def test_what_was_deleted_since_it_was_planned_is_a_loss(data: str) -> None:
     ((span, _), _) = read(data, subscribe="t")
     with esker.open(data) as store:
         store["t"].delete(700, shard=0)
-    with pytest.raises(plan.DataLoss, match=r"offsets 0 to 699 cannot be read: deleted since"):
+    with pytest.raises(esker.DataLoss, match=r"offsets 0 to 699 cannot be read: deleted since"):
         list(task(data, span, "fail").rows(schema))
     rows = pa.Table.from_batches(task(data, span, "skip").rows(schema))
     assert rows["offset"].to_pylist() == list(range(700, 2000))
@@ -182,5 +182,5 @@ def test_a_topic_that_was_made_anew_is_another_one(data: str) -> None:
     with esker.open(data) as store:
         del store["u"]
         store["u"].append_many([b"other"] * 20)
-    with pytest.raises(plan.DataLoss, match="offsets 0 to 9"):
+    with pytest.raises(esker.DataLoss, match="offsets 0 to 9"):
         list(task(data, span, "fail").rows(pa.schema([("offset", pa.int64())])))

@@ -160,7 +160,7 @@ def test_records_that_are_gone_are_a_loss_and_not_a_shorter_batch(stream: Stream
         end = reader.latestOffset(start, all_of_it())
         topic.delete(25)
         (part,) = reader.partitions(start, end)
-        with pytest.raises(plan.DataLoss, match="offsets 0 to 24 cannot be read"):
+        with pytest.raises(esker.DataLoss, match="offsets 0 to 24 cannot be read"):
             list(reader.read(part))
 
 
@@ -172,9 +172,9 @@ def test_a_topic_that_was_made_anew_is_told(stream: Stream) -> None:
         end = reader.latestOffset(start, all_of_it())
         del store["t"]
         store["t"].append_many([b"y"] * 9, wait=True)
-        with pytest.raises(plan.DataLoss, match="deleted and made anew"):
+        with pytest.raises(esker.DataLoss, match="deleted and made anew"):
             reader.latestOffset(end, all_of_it())
-        with pytest.raises(plan.DataLoss, match="offsets 0 to 4"):
+        with pytest.raises(esker.DataLoss, match="offsets 0 to 4"):
             reader.partitions(start, end)
 
 

@@ -22,7 +22,7 @@ from esker.engine import ranges
 from esker.engine.reader import View, earliest_of, find_time
 from esker.engine.reader import resolve as offset_of
 from esker.engine.store import Store, open_store
-from esker.errors import EskerError, InvalidOption, OffsetOutOfRange, TopicNotFound, nearest
+from esker.errors import InvalidOption, OffsetOutOfRange, TopicNotFound, nearest
 from esker.spark.wanted import Place, Wanted
 
 PART_BYTES_MIN: Final = 1 << 20  # a task costs some 30 ms: less than this is not worth one
@@ -39,12 +39,6 @@ class Span(NamedTuple):
     shard: int
     first: int
     end: int
-
-
-class DataLoss(EskerError):
-    """Records that a query was to read are not there."""
-
-    code = "data_loss"
 
 
 class Shards(NamedTuple):

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from esker.engine.batch import TIMESTAMP, Batch
-from esker.errors import EskerError, InvalidRecord, TopicNotFound
+from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
-from esker.spark.plan import DataLoss, Span, reading
+from esker.spark.plan import Span, reading
 
 BATCH_BYTES: Final = 4 << 20
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth

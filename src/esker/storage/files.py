@@ -362,6 +362,9 @@ class RealFiles:
         except OSError as problem:
             lock.release()
             raise told(problem, "lock", path) from problem
+        except BaseException:  # at once: who catches it may keep its frames, and our lock in them
+            lock.release()
+            raise
         with suppress(OSError):  # a full disk: the lock holds, only its label is missing
             text = msgspec.json.encode({"pid": os.getpid(), "since": note})
             os.ftruncate(lock._fd, 0)

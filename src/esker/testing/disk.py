@@ -389,7 +389,11 @@ class SimulatedDisk:
             return self._locks[path]
         self._locks[path] = Holder(self._pid, note)
         lock = SimulatedLock(self._locks, path)
-        self._leave(call)
+        try:
+            self._leave(call)
+        except BaseException:
+            lock.release()
+            raise
         return lock
 
     def holder(self, path: str) -> Holder | None:

@@ -437,6 +437,24 @@ def test_directories_that_cannot_be_used_are_errors(real: Door) -> None:
         real.files.lock(real.path("nowhere", "lock"), "")
 
 
+def test_a_lock_whose_taking_was_interrupted_is_free_at_once(
+    real: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = RealFiles._take
+
+    def interrupted(fd: int, wait: bool) -> None:
+        take(fd, wait)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RealFiles, "_take", staticmethod(interrupted))
+        with pytest.raises(KeyboardInterrupt) as kept:
+            real.files.lock(real.path("lock"), "noon")
+    lock = real.files.lock(real.path("lock"), "later")
+    assert not isinstance(lock, Holder), f"frames of {kept.value!r} hold it"
+    lock.release()
+
+
 @pytest.mark.parametrize("kernel", ["with OFD locks", "without"])
 def test_a_lock_holds_with_either_kind_of_kernel_lock(
     real: Door, monkeypatch: pytest.MonkeyPatch, kernel: str
