@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import esker
+from esker.storage.files import SYSTEM_FILES, Holder
 from esker.testing import SimulatedDisk
 from tests.helpers import Child, child
 from tests.suites import SCALE, SEED
@@ -208,3 +209,24 @@ def test_readers_beside_a_writer_that_rolls_seals_and_dies(tmp_path: Path) -> No
         assert store.recovery.clean
         assert {name: store[name].end() for name in ("d", "f")} == ends
         assert len(list(path.rglob("*.seg"))) > 5, "it hardly rolled"
+
+
+def test_what_a_reader_has_seen_it_sees_while_the_next_writer_recovers(tmp_path: Path) -> None:
+    """The dead one's page knew nothing of its last log, at which a reader has looked since."""
+    root = tmp_path / "data"
+    with esker.open(root, background=False) as store:
+        topic = store.create("t", segment_records=30)
+        topic.append_many([b"%d" % n for n in range(30)], wait=True)
+        (page,) = root.rglob("counters")
+        old = page.read_bytes()
+        topic.append_many([b"%d" % n for n in range(30, 40)], wait=True)
+    with esker.open(root, mode="r") as reader:
+        assert reader["t"].end() == 40
+        lock = SYSTEM_FILES.lock(str(page.with_name("lock")), "recovers")
+        assert not isinstance(lock, Holder)
+        page.write_bytes(old)
+        try:
+            assert reader["t"].end() == 40
+            assert [record.value for record in reader["t"].read()] == [b"%d" % n for n in range(40)]
+        finally:
+            lock.release()
