@@ -191,12 +191,73 @@ def test_few_records_wait_for_more_or_for_their_time(stream: Stream) -> None:
         assert patient.latestOffset(start, patient.getDefaultReadLimit())["t"] == {"0": 10}
 
 
+def test_a_stream_with_an_end_reads_up_to_there_and_no_further(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"x"] * 10, wait=True)
+        stream.run(endingOffsets="25", maxOffsetsPerTrigger="7")
+        assert [len(batch) for batch in stream.batches] == [7, 3]
+        store["t"].append_many([b"y"] * 30, wait=True)
+        stream.run(endingOffsets="25")
+        stream.run(endingOffsets="25")
+        assert [len(batch) for batch in stream.batches] == [7, 3, 15]
+        stream.run(endingOffsets='{"t": {"0": 30}}')
+        stream.run(endingOffsets="3")  # before where the stream is
+    assert stream.rows == [("t", 0, n) for n in range(30)]
+
+
+def test_places_of_the_moment_are_looked_up_at_each_start(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"x"] * 10, wait=True)
+        for end, first, second in [("latest", 10, 15), ("-4", 6, 11)]:
+            reader = reader_of(stream, endingOffsets=end)
+            start = reader.initialOffset()
+            told = reader.latestOffset(start, all_of_it())
+            assert told["t"] == {"0": first}
+            store["t"].append_many([b"y"] * 5, wait=True)
+            assert reader.latestOffset(told, all_of_it()) == told, "the end does not move"
+            assert reader.reportLatestOffset() == {"t": {"0": first}}
+            again = reader_of(stream, endingOffsets=end)
+            assert again.latestOffset(start, all_of_it())["t"] == {"0": second}
+            del store["t"]
+            store["t"].append_many([b"x"] * 10, wait=True)
+
+
+def test_a_time_that_is_still_to_come_ends_a_stream_when_it_comes(stream: Stream) -> None:
+    records = [esker.Record(b"x", timestamp=1_000_000 * n) for n in range(20)]
+    with esker.open(stream.data) as store:
+        store["t"].append_many(records[:5], wait=True)
+        for options in ({"endingTimestamp": "8000"}, {"endingOffsets": "@1970-01-01T00:00:08"}):
+            reader = reader_of(stream, **options)
+            start = reader.initialOffset()
+            told = reader.latestOffset(start, all_of_it())
+            assert told["t"] == {"0": min(8, store["t"].end())}
+        store["t"].append_many(records[5:], wait=True)
+        assert reader.latestOffset(told, all_of_it())["t"] == {"0": 8}
+        empty = reader_of(stream, endingOffsets="@1960-01-01")
+        assert empty.latestOffset(start, all_of_it()) == start
+        late = reader_of(stream, endingOffsetsByTimestamp='{"t": {"0": 3000, "1": 3000}}')
+        with pytest.raises(esker.InvalidOption, match="names shard 1 of topic 't'"):
+            late.latestOffset(start, all_of_it())
+
+
+def test_a_topic_that_comes_later_has_its_own_end(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store["t1"].append_many([b"x"] * 3, wait=True)
+        for end, later in [("latest", 0), ("4", 4)]:
+            reader = reader_of(stream, subscribe="", subscribePattern="t.*", endingOffsets=end)
+            told = reader.latestOffset(reader.initialOffset(), all_of_it())
+            store["t2"].append_many([b"y"] * 6, wait=True)
+            assert reader.latestOffset(told, all_of_it()).get("t2") == {"0": later}
+            del store["t2"]
+
+
 def reader_of(stream: Stream, **options: str) -> EskerStreamReader:
     from pyspark.sql.types import LongType, StructField, StructType
 
     from esker.spark.stream import EskerStreamReader
 
     given = {"path": stream.data, "subscribe": "t", "startingOffsets": "earliest", **options}
+    given = {name: text for name, text in given.items() if text}
     asked = wanted(given, now_us=0, streaming=True)._replace(columns=("offset",))
     return EskerStreamReader(asked, StructType([StructField("offset", LongType())]))
 

@@ -134,7 +134,12 @@ def test_a_store_and_topics_must_be_named() -> None:
         wanted({"path": "/d", "assign": "{}"}, now_us=NOW, streaming=False)
 
 
-def test_a_stream_has_no_end_and_says_so() -> None:
-    with pytest.raises(esker.InvalidOption, match="a stream has no end"):
-        asked(True, endingOffsets="latest")
+def test_a_stream_has_an_end_only_if_one_is_given() -> None:
+    assert not asked(True).has_end
+    found = asked(True, endingOffsets="latest")
+    assert found.has_end
+    assert found.ending.everywhere == Position("latest")
+    assert asked(True, endingTimestamp="5").ending.everywhere == Position("time", 5_000)
+    with pytest.raises(esker.InvalidOption, match="reads nothing"):
+        asked(True, endingOffsets="earliest")
     asked(None, endingOffsets="latest", maxOffsetsPerTrigger="5")  # not known yet what it is

@@ -111,11 +111,11 @@ def resolve(place: Place, topics: Iterable[Shards]) -> dict[str, dict[int, int]]
         each.topic: {
             number: _offset(place, each.topic, number, view) for number, view in each.views.items()
         }
-        for each in _checked(place, list(topics))
+        for each in checked(place, list(topics))
     }
 
 
-def _checked(place: Place, topics: list[Shards]) -> list[Shards]:
+def checked(place: Place, topics: list[Shards]) -> list[Shards]:
     """Where a place is given for each shard, it is given for exactly those that are read."""
     if place.everywhere is not None:
         return topics

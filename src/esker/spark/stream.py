@@ -10,6 +10,10 @@ shards begin that no end before it had: `@from`. That makes every batch the same
 again: after a restart, `latest` may be somewhere else, and the batch is not. `@topics` has the
 numbers of the topics: one that was deleted and made anew is another topic, and not a shorter one.
 
+A stream may have an end (Kafka's has none). Where that is, is looked up when the stream starts: at
+`latest` it ends where the topic ended then. An offset or a time that is still to come is waited
+for. A stream at its end has no more batches; with trigger(availableNow=True) it stops.
+
 Rows that a batch was planned with and that are not there any more are a loss, never a shorter
 batch: see rows.py.
 """
@@ -33,7 +37,8 @@ from pyspark.sql.types import StructType
 
 from esker.clock import SYSTEM_CLOCK
 from esker.engine import ranges
-from esker.engine.reader import View, earliest_of
+from esker.engine.reader import View, earliest_of, find_time
+from esker.engine.reader import resolve as offset_of
 from esker.records import Gap
 from esker.spark import plan
 from esker.spark.rows import lost
@@ -55,6 +60,7 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._last_stop: dict[str, Any] | None = None  # of trigger(availableNow=True)
         self._waited_since: float | None = None
+        self._ends: dict[tuple[str, int], int] | None = None  # as far as they are known
 
     # -- offsets --
 
@@ -70,6 +76,8 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = plan.find_topics(self.asked, missing_ok=True)
         self._check_the_same(start, topics)
         begins, ends = self._backlog(start, topics)
+        if self.asked.has_end:
+            ends = _clipped(ends, begins, self._available(topics))
         if self._last_stop is not None:
             ends = _clipped(ends, begins, self._last_stop)
         elif self._waits(begins, ends, limit):
@@ -89,11 +97,7 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of each shard, so that Spark shows how far a stream is behind."""
-        topics = plan.find_topics(self.asked, missing_ok=True)
-        return {
-            each.topic: {str(number): view.visible for number, view in each.views.items()}
-            for each in topics
-        }
+        return self._available(plan.find_topics(self.asked, missing_ok=True))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         asked = self.asked
@@ -161,6 +165,41 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins.setdefault(topic, shards)
             ends.setdefault(topic, shards)
         return begins, ends
+
+    def _available(self, topics: list[plan.Shards]) -> Offsets:
+        """How far each shard can be read by now: to its end, or to that of the stream."""
+        bounds = self._bounds(topics) if self.asked.has_end else {}
+        return {
+            each.topic: {
+                str(number): min(view.visible, bounds.get((each.topic, number), view.visible))
+                for number, view in each.views.items()
+            }
+            for each in topics
+        }
+
+    def _bounds(self, topics: list[plan.Shards]) -> dict[tuple[str, int], int]:
+        """Where the stream ends, for the shards in which that is known."""
+        place = self.asked.ending
+        first_look = self._ends is None
+        if self._ends is None:
+            plan.checked(place, topics)
+            self._ends = {}
+        for each in topics:
+            for number, view in each.views.items():
+                if (each.topic, number) in self._ends:
+                    continue
+                position = place.everywhere or place.each.get(each.topic, {}).get(number)
+                if position is None:
+                    plan.checked(place, topics)  # a shard that came later: says which
+                elif position.kind == "offset":
+                    self._ends[each.topic, number] = position.number
+                elif position.kind == "time":
+                    if (found := find_time(view, position.number)) < view.visible:
+                        self._ends[each.topic, number] = found
+                else:  # a place of the moment when the stream began; a later shard had none yet
+                    here = offset_of(view, position) if first_look else 0
+                    self._ends[each.topic, number] = here
+        return self._ends
 
     def _waits(
         self, begins: dict[str, dict[int, int]], ends: dict[str, dict[int, int]], limit: ReadLimit

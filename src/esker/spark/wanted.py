@@ -5,7 +5,7 @@ and its path. Where Esker can do more there is a further option or a further val
 
     subscribe | subscribePattern | assign        exactly one of them
     startingTimestamp > startingOffsetsByTimestamp > startingOffsets      the first given counts
-    endingTimestamp   > endingOffsetsByTimestamp   > endingOffsets        (batch queries only)
+    endingTimestamp   > endingOffsetsByTimestamp   > endingOffsets        of streams as well
         offsets: earliest, latest, {"topic": {"0": 23, "1": -2}} with -2 earliest and -1 latest;
         and any position of Esker's: 100, -100, @2026-11-15T10:00, @-15m
     onDataLoss = fail | skip | gapRow            failOnDataLoss=false is skip
@@ -50,11 +50,12 @@ _SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _STREAMS_ONLY: Final = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay",
 )  # fmt: skip
+_ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _KNOWN: Final = (
     "path", *_SELECTIONS,
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
-    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
+    *_ENDINGS,
     "failOnDataLoss", "onDataLoss", "columns", *_SWITCHES, "valueFormat", "valueSchema",
     "onBadValue", "minPartitions", "maxRecordsPerPartition", "pushFilters", *_STREAMS_ONLY,
 )  # fmt: skip
@@ -81,6 +82,7 @@ class Wanted(NamedTuple):
     pattern: str
     starting: Place
     ending: Place
+    has_end: bool  # a stream: whether `ending` was asked for, or it goes on for ever
     on_loss: OnLoss
     columns: tuple[str, ...]
     value_format: str
@@ -123,6 +125,7 @@ def wanted(given: Mapping[str, str], *, now_us: int, streaming: bool | None) -> 
         pattern=pattern,
         starting=_place(options, "starting", now_us, streaming),
         ending=_place(options, "ending", now_us, streaming),
+        has_end=any(name in options for name in _ENDINGS),
         on_loss=on_loss,
         columns=_columns(options, on_loss),
         value_format=value_format,
@@ -220,11 +223,6 @@ def _columns(options: dict[str, str], on_loss: OnLoss) -> tuple[str, ...]:
 def _place(options: dict[str, str], side: Side, now_us: int, streaming: bool | None) -> Place:
     """Where to begin, or to end: the first of the three options that is given."""
     at, by, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
-    if streaming and side == "ending":
-        for name in (at, by, offsets):
-            if name in options:
-                raise InvalidOption(f"{name} is for batch queries: a stream has no end")
-        return Place("endingOffsets", Position(LATEST), {})
     strategy = _one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
     strict = side == "starting" and strategy == "error"
     if at in options:
