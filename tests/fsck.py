@@ -85,6 +85,7 @@ NAMES = {
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
     "quarantine": r"quarantine/.+",
+    "spark": r"spark/.+",
     "deleted": rf"topics/{N8}\.deleted/.+",
     "temporary": r".+\.tmp",
 }

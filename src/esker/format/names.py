@@ -7,6 +7,7 @@ Names are made of numbers, never of what a user typed, and are sorted as numbers
     DATA/catalog.lock, DATA/recovery.lock    kernel locks
     DATA/journal/00000003.journal            redo journals, and NNN.lock beside each
     DATA/quarantine/                         what was set aside, never deleted by Esker
+    DATA/spark/                              checkpoints of jobs that write here; only Spark's files
     DATA/staging/HEX-00000000000000000007.commit    batch 7 of a writer: what is to be attached
     DATA/topics/00000011.deleted/            topic 11, whose files are about to go
     DATA/topics/00000012/0003/               topic 12, shard 3
@@ -29,6 +30,7 @@ JOURNALS: Final = "journal"
 TOPICS: Final = "topics"
 QUARANTINE: Final = "quarantine"
 STAGING: Final = "staging"
+SPARK: Final = "spark"
 STATE: Final = "state"
 COUNTERS: Final = "counters"
 LOCK: Final = "lock"

@@ -9,6 +9,10 @@ what it works on; everything else has a default and is given by name. It tells h
 is done stays done, and nothing is done twice.
 
     running.py      what all of them share: progress, and work in rounds
+    streams.py      what those share that are streams: a checkpoint, and running to the end
+    aggregating.py  aggregate: windows of time and their numbers, from a short description
+    compacting.py   compact: the last record of each key, into a new topic
+    replaying.py    replay: a range of a topic, or what matches, into another topic
 
 JOBS is the list that the command line reads: parameters become arguments, and the lines of a
 docstring that begin with a parameter's name become their help.
@@ -19,8 +23,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from esker.spark.jobs.aggregating import Aggregated, aggregate
+from esker.spark.jobs.compacting import Compacted, compact
+from esker.spark.jobs.replaying import Replayed, replay
 from esker.spark.jobs.running import Progress
 
-JOBS: Final[dict[str, Callable[..., Any]]] = {}
+JOBS: Final[dict[str, Callable[..., Any]]] = {
+    "aggregate": aggregate,
+    "compact": compact,
+    "replay": replay,
+}
 
-__all__ = ["JOBS", "Progress"]
+__all__ = [
+    "JOBS", "Aggregated", "Compacted", "Progress", "Replayed", "aggregate", "compact", "replay",
+]  # fmt: skip
