@@ -126,6 +126,7 @@ def test_one_that_was_stopped_goes_on(spark: SparkSession, tmp_path: Path) -> No
     rest = replay(spark, data, "t", "copy", batch_bytes=110_000, progress=told.append)
     assert 0 < rest.batches < 9
     assert told[-1].done == told[-1].total <= 800
+    assert {each.total for each in told} <= {0, told[-1].total}, "0: not known yet"
     with esker.open(data, mode="r") as store:
         counted = Counter(r.value[:2] for r in store["copy"].read())
     assert counted == {b"%d " % n: 100 for n in range(8)}

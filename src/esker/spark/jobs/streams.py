@@ -199,7 +199,7 @@ def _look(query: StreamingQuery, told: Run, teller: Teller) -> None:
         told.batches += 1
         told.progress.append(seen)
         done, total = _offsets(seen, told)
-        teller.total = max(total, done)
+        teller.total = max(total, done) if total else 0
         teller.add(done - told._told)
         told._told = done
 
@@ -210,12 +210,15 @@ def _has_ended(seen: dict[str, Any]) -> bool:
 
 
 def _offsets(seen: dict[str, Any], told: Run) -> tuple[int, int]:
-    """How many offsets this run has read, and how many there are for it."""
+    """How many offsets this run has read, and how many there are for it; 0: not known.
+
+    A batch that was planned before, by a run that was stopped, comes without looking any further.
+    """
     source = seen["sources"][0]
     end = _decoded(source.get("endOffset"))
     if told._from is None:
         told._from = {**_decoded(source.get("startOffset")), **end.get("@from", {})}
-    latest = _decoded(source.get("latestOffset")) or end
+    latest = _decoded(source.get("latestOffset"))
     return _between(told._from, end), _between(told._from, latest)
 
 
