@@ -11,6 +11,7 @@ import pytest
 import esker
 from esker.spark import plan
 from esker.spark.jobs import Progress, replay
+from esker.spark.jobs.streams import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,3 +162,13 @@ def test_what_cannot_be_replayed_is_refused(spark: SparkSession, data: str) -> N
         replay(spark, data, "t", "copy", where="taag = 1")
     with pytest.raises(esker.InvalidOption, match=r"where='tag ='.*[Ss]yntax error"):
         replay(spark, data, "t", "copy", where="tag =", text=True)
+
+
+def test_what_was_counted_is_the_same_through_connect() -> None:
+    fields = [{"name": "records", "type": "long"}, {"name": "bad", "type": "long"}]
+    connect = {"values": [7, 0], "schema": {"type": "struct", "fields": fields}}
+    ran = Run(progress=[
+        {"observedMetrics": {"read": connect}}, {"observedMetrics": {}},
+        {"observedMetrics": {"read": {"records": 5, "bad": 1}}},
+    ])  # fmt: skip
+    assert ran.observed("read") == [{"records": 7, "bad": 0}, {"records": 5, "bad": 1}]

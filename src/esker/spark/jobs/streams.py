@@ -166,7 +166,15 @@ class Run(msgspec.Struct):
     def observed(self, name: str) -> list[dict[str, Any]]:
         """What was counted under a name, batch by batch."""
         found = [each.get("observedMetrics", {}).get(name) for each in self.progress]
-        return [each for each in found if each]
+        return [_row(each) for each in found if each]
+
+
+def _row(counted: dict[str, Any]) -> dict[str, Any]:
+    """Names and numbers. Through Connect they come one beside the other."""
+    if counted.keys() != {"values", "schema"}:
+        return counted
+    names = [field["name"] for field in counted["schema"]["fields"]]
+    return dict(zip(names, counted["values"], strict=True))
 
 
 def run(frame: DataFrame, checkpoint: str, options: dict[str, str], teller: Teller) -> Run:
