@@ -9,6 +9,7 @@ what it works on; everything else has a default and is given by name. It tells h
 is done stays done, and nothing is done twice.
 
     running.py      what all of them share: progress, and work in rounds
+    scrubbing.py    scrub: every checksum of a store, verified
 
 JOBS is the list that the command line reads: parameters become arguments, and the lines of a
 docstring that begin with a parameter's name become their help.
@@ -20,7 +21,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from esker.spark.jobs.running import Progress
+from esker.spark.jobs.scrubbing import Scrubbed, scrub
 
-JOBS: Final[dict[str, Callable[..., Any]]] = {}
+JOBS: Final[dict[str, Callable[..., Any]]] = {
+    "scrub": scrub,
+}
 
-__all__ = ["JOBS", "Progress"]
+__all__ = ["JOBS", "Progress", "Scrubbed", "scrub"]
