@@ -9,6 +9,10 @@ what it works on; everything else has a default and is given by name. It tells h
 is done stays done, and nothing is done twice.
 
     running.py      what all of them share: progress, and work in rounds
+    exporting.py    export: a topic as files
+    importing.py    import: files as records of a topic, once
+    portable.py     the files that both speak of, and how they are written
+    foreign.py      how they, and those of other programs, are read
     scrubbing.py    scrub: every checksum of a store, verified
 
 JOBS is the list that the command line reads: parameters become arguments, and the lines of a
@@ -20,11 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from esker.spark.jobs.exporting import Exported, export
+from esker.spark.jobs.importing import Imported, import_
 from esker.spark.jobs.running import Progress
 from esker.spark.jobs.scrubbing import Scrubbed, scrub
 
 JOBS: Final[dict[str, Callable[..., Any]]] = {
+    "export": export,
+    "import": import_,
     "scrub": scrub,
 }
 
-__all__ = ["JOBS", "Progress", "Scrubbed", "scrub"]
+__all__ = ["JOBS", "Exported", "Imported", "Progress", "Scrubbed", "export", "import_", "scrub"]
