@@ -25,7 +25,18 @@ COUNT = 3_000
 def fill(path: Path, *, binary: bool = False, count: int = COUNT) -> None:
     """A topic of three shards whose records have everything, and odd texts."""
     chance = random.Random(5)
-    odd = ["", "plain", 'quo"te', "a,b", "line\nbreak", "cr\r\nlf", "ünïcödé ☃", "null", "\\", "\t "]
+    odd = [
+        "",
+        "plain",
+        'quo"te',
+        "a,b",
+        "line\nbreak",
+        "cr\r\nlf",
+        "ünïcödé ☃",
+        "null",
+        "\\",
+        "\t ",
+    ]
     with esker.open(path) as store:
         topic = store.create("t", shards=3)
         for first in range(0, count, 100):

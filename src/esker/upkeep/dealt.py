@@ -140,9 +140,7 @@ def check(
     """`verify(root)`, with what is known of its segments, by path."""
     started = SYSTEM_CLOCK.monotonic()
 
-    def look(
-        folder: str, name: names.SegmentName, limit: int | None, rows: int | None
-    ) -> Examined:
+    def look(folder: str, name: names.SegmentName, limit: int | None, rows: int | None) -> Examined:
         path = join(folder, names.segment(name.segment, name.base, sealed=name.sealed))
         found = known.get(path)
         if found is not None and _same(files, found, path, limit, rows):

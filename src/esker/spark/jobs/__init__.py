@@ -13,6 +13,7 @@ is done stays done, and nothing is done twice.
     importing.py    import: files as records of a topic, once
     portable.py     the files that both speak of, and how they are written
     foreign.py      how they, and those of other programs, are read
+    profiling.py    profile: what is in a topic
     scrubbing.py    scrub: every checksum of a store, verified
 
 JOBS is the list that the command line reads: parameters become arguments, and the lines of a
@@ -26,13 +27,18 @@ from typing import Any, Final
 
 from esker.spark.jobs.exporting import Exported, export
 from esker.spark.jobs.importing import Imported, import_
+from esker.spark.jobs.profiling import Profiled, profile
 from esker.spark.jobs.running import Progress
 from esker.spark.jobs.scrubbing import Scrubbed, scrub
 
 JOBS: Final[dict[str, Callable[..., Any]]] = {
     "export": export,
     "import": import_,
+    "profile": profile,
     "scrub": scrub,
 }
 
-__all__ = ["JOBS", "Exported", "Imported", "Progress", "Scrubbed", "export", "import_", "scrub"]
+__all__ = [
+    "JOBS", "Exported", "Imported", "Profiled", "Progress", "Scrubbed",
+    "export", "import_", "profile", "scrub",
+]  # fmt: skip

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from esker.clock import SYSTEM_CLOCK
 from esker.engine import ranges
@@ -33,9 +34,6 @@ from esker.spark.source import local_path
 from esker.spark.wanted import wanted
 from esker.storage.files import SYSTEM_FILES, absolute, base_name, join, parent
 from esker.upkeep.report import size_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FILE_BYTES: Final = 256 << 20  # of a topic that one file takes at most, about
 _SCHEMA: Final = pa.schema([*portable.COLUMNS.items(), ("gap", portable.GAP)])
@@ -122,22 +120,20 @@ def export(
 ) -> Exported:
     """Write a topic to files: JSON lines, CSV, Parquet or Arrow.
 
-        store          the store's directory
-        topic          the topic
-        to             the directory to be made; its suffix is the format: orders.parquet
-        format         jsonl, csv, parquet or arrow, if the suffix does not tell
-        start          where to begin: earliest, 100, -100, @2026-11-15T10:00, @-15m
-        end            where to end, likewise (default: latest)
-        where          which records, as a condition of Spark SQL: "tag = 'eu' AND offset > 10"
-        columns        which of partition,offset,timestamp,key,value,headers,tag,node
-                       (default: all)
-        value_format   string (default), base64 or json: how jsonl and csv hold bytes
-        files          how many files, about
+    store          the store's directory
+    topic          the topic
+    to             the directory to be made; its suffix is the format: orders.parquet
+    format         jsonl, csv, parquet or arrow, if the suffix does not tell
+    start          where to begin: earliest, 100, -100, @2026-11-15T10:00, @-15m
+    end            where to end, likewise (default: latest)
+    where          which records, as a condition of Spark SQL: "tag = 'eu' AND offset > 10"
+    columns        which of partition,offset,timestamp,key,value,headers,tag,node
+                   (default: all)
+    value_format   string (default), base64 or json: how jsonl and csv hold bytes
+    files          how many files, about
     """
     path, target = local_path(store), absolute(to)
-    how = _How(
-        path, _beside(target), _format(to, format), _columns(columns), _values(value_format)
-    )
+    how = _How(path, _beside(target), _format(to, format), _columns(columns), _values(value_format))
     if how.format not in portable.TEXT and value_format is not None:
         raise InvalidOption(f"value_format is for jsonl and csv: {how.format} holds bytes as is")
     if SYSTEM_FILES.kind(target):
@@ -250,9 +246,7 @@ def _written(
         yield _filtered(spark, items[first : first + size], how, condition)
 
 
-def _filtered(
-    spark: SparkSession, items: list[_Item], how: _How, condition: str
-) -> list[_Wrote]:
+def _filtered(spark: SparkSession, items: list[_Item], how: _How, condition: str) -> list[_Wrote]:
     """One round: read in Python, choose in Spark, write in Python, each task for itself."""
     coded = [msgspec.json.encode(item) for item in items]
 

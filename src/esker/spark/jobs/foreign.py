@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from esker.engine.intake import timestamp_of
 from esker.errors import EskerError, InvalidOption, InvalidRecord, nearest
 from esker.format.columns import HEADER_TYPE
-from esker.spark.jobs.portable import STAMP, In
+from esker.spark.jobs.portable import STAMP, TEXT, In
 
 PIECE: Final = 8 << 20  # bytes of a text file that are read at once
 ROWS: Final = 16_384  # of a batch
@@ -54,7 +54,8 @@ class Bad:
         self.named: list[str] = []
 
     def add(self, line: int, reason: str) -> None:
-        text = f"{self.path} {'line' if self.how.format in ('jsonl', 'csv') else 'row'} {line}: {reason}"
+        what = "line" if self.how.format in TEXT else "row"
+        text = f"{self.path} {what} {line}: {reason}"
         if self.how.on_bad == "fail":
             raise InvalidRecord(f"{text}. on_bad=skip leaves such rows out and counts them")
         self.count += 1
@@ -136,7 +137,7 @@ def _csv(source: In, _: How, bad: Bad) -> Batches:
         skipped = sorted(each.number for each in refused)
         told = {each.number: each for each in refused}
         refused.clear()
-        lines = []
+        lines: list[int] = []
         while len(lines) < batch.num_rows:
             if skipped and skipped[0] == row:
                 skipped.pop(0)
@@ -376,7 +377,7 @@ class _Rows:
 
 
 def _cells(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else found.to_pylist()  # type: ignore[no-any-return]
+    return found if isinstance(found, list) else found.to_pylist()
 
 
 def _is_bytes(kind: Any) -> bool:
@@ -396,7 +397,7 @@ def _decoded(cell: bytes) -> Any:
 
 def _json_value(cell: bytes) -> bytes:
     """A text is the value; anything else is JSON, as it stands."""
-    return _decoded(cell).encode() if cell.startswith(b'"') else cell  # type: ignore[no-any-return]
+    return _decoded(cell).encode() if cell.startswith(b'"') else cell
 
 
 def _as_text(cell: Any) -> str:

@@ -13,9 +13,10 @@ from one run to the next: a scrub that was stopped begins again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from esker.errors import InvalidOption, TopicNotFound, nearest
 from esker.records import Gap
@@ -25,9 +26,6 @@ from esker.storage.files import SYSTEM_FILES
 from esker.upkeep import dealt
 from esker.upkeep.dealt import Known, Piece
 from esker.upkeep.report import Problem, Verification, size_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ITEM_BYTES: Final = 64 << 20  # of small segments that one task takes
 
@@ -72,8 +70,8 @@ def scrub(
 ) -> Scrubbed:
     """Verify every checksum of a store, in parallel; what `esker verify` finds, sooner.
 
-        store    the store's directory
-        topics   names with commas; without them, all topics
+    store    the store's directory
+    topics   names with commas; without them, all topics
     """
     root, only = local_path(store), _names(topics)
     found, there = dealt.pieces(SYSTEM_FILES, root, only)
