@@ -120,17 +120,19 @@ def export(
 ) -> Exported:
     """Write a topic to files: JSON lines, CSV, Parquet or Arrow.
 
-    store          the store's directory
-    topic          the topic
-    to             the directory to be made; its suffix is the format: orders.parquet
-    format         jsonl, csv, parquet or arrow, if the suffix does not tell
-    start          where to begin: earliest, 100, -100, @2026-11-15T10:00, @-15m
-    end            where to end, likewise (default: latest)
-    where          which records, as a condition of Spark SQL: "tag = 'eu' AND offset > 10"
-    columns        which of partition,offset,timestamp,key,value,headers,tag,node
-                   (default: all)
-    value_format   string (default), base64 or json: how jsonl and csv hold bytes
-    files          how many files, about
+        store          the store's directory
+        topic          the topic
+        to             the directory to be made; its suffix is the format: orders.parquet
+        format         jsonl, csv, parquet or arrow, if the suffix does not tell
+        start          where to begin: earliest, 100, -100, @2026-11-15T10:00, @-15m
+        end            where to end, likewise (default: latest)
+        where          which records, as a condition of Spark SQL: "tag = 'eu' AND offset > 10"
+        columns        which of partition,offset,timestamp,key,value,headers,tag,node
+                       (default: all)
+        value_format   string (default), base64 or json: how jsonl and csv hold bytes
+        files          how many files, about
+
+    The directory is there when it is whole, and not before.
     """
     path, target = local_path(store), absolute(to)
     how = _How(path, _beside(target), _format(to, format), _columns(columns), _values(value_format))

@@ -89,20 +89,22 @@ def import_(
 ) -> Imported:
     """Append files to a topic: JSON lines, CSV, Parquet or Arrow, all or nothing, and once.
 
-    source             a file, or a directory of them
-    store              the store's directory
-    topic              the topic; made if it is not there
-    format             jsonl, csv, parquet or arrow, if the suffix does not tell
-    value_from         column: a column `value` (and key, timestamp, ... beside it); row: the
-                       whole row, as JSON (default: column, if there is one)
-    value_format       json: values in JSON lines are JSON, even where they are a text
-                       (default: what the export says)
-    key_column         the column that is the key (default, beside a column value: key)
-    timestamp_column   the column that is the timestamp: ISO 8601, or microseconds
-    tag_column         the column that is the tag
-    partitions         rows that name a partition go to that shard
-    shards             of a topic that is made (default: as the export says, else 1)
-    on_bad             a row that cannot be a record: fail, or skip (counted, and named)
+        source             a file, or a directory of them
+        store              the store's directory
+        topic              the topic; made if it is not there
+        format             jsonl, csv, parquet or arrow, if the suffix does not tell
+        value_from         column: a column `value` (and key, timestamp, ... beside it); row: the
+                           whole row, as JSON (default: column, if there is one)
+        value_format       json: values in JSON lines are JSON, even where they are a text
+                           (default: what the export says)
+        key_column         the column that is the key (default, beside a column value: key)
+        timestamp_column   the column that is the timestamp: ISO 8601, or microseconds
+        tag_column         the column that is the tag
+        partitions         rows that name a partition go to that shard
+        shards             of a topic that is made (default: as the export says, else 1)
+        on_bad             a row that cannot be a record: fail, or skip (counted, and named)
+
+    The same files (path, size, time of change) go into a topic once.
     """
     path, root = absolute(source), local_path(store)
     marker, files = _files(path)

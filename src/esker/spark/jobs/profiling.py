@@ -152,12 +152,14 @@ def profile(
 ) -> Profiled:
     """Tell what is in a topic: counts, sizes, times, keys, gaps, and the fields of its JSON.
 
-    store    the store's directory
-    topic    the topic
-    top      how many of the most frequent keys
-    start    where to begin: earliest, 100, -100, @2026-11-15T10:00, @-15m
-    end      where to end, likewise (default: latest)
-    sample   how many values at most are parsed for the fields
+        store    the store's directory
+        topic    the topic
+        top      how many of the most frequent keys
+        start    where to begin: earliest, 100, -100, @2026-11-15T10:00, @-15m
+        end      where to end, likewise (default: latest)
+        sample   how many values at most are parsed for the fields
+
+    Counts are exact; percentiles and distinct keys are estimates.
     """
     if top < 0 or sample < 0:
         raise InvalidOption(f"top={top}, sample={sample}: numbers of 0 or more")

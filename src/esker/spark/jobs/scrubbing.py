@@ -70,8 +70,10 @@ def scrub(
 ) -> Scrubbed:
     """Verify every checksum of a store, in parallel; what `esker verify` finds, sooner.
 
-    store    the store's directory
-    topics   names with commas; without them, all topics
+        store    the store's directory
+        topics   names with commas; without them, all topics
+
+    Changes nothing, and works beside living writers.
     """
     root, only = local_path(store), _names(topics)
     found, there = dealt.pieces(SYSTEM_FILES, root, only)
