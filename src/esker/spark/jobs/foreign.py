@@ -176,17 +176,22 @@ def _json_lines(source: In, how: How, bad: Bad) -> Batches:
     yield lines, _columns(kept, texts, how)
 
 
+_OURS: Final = (
+    "value", "value_base64", "key", "key_base64", "timestamp", "partition", "headers",
+    "headers_base64", "tag", "node",
+)  # fmt: skip
 LINE: Final = "\0line"  # the column of a batch that holds the whole line
 
 
 def _columns(kept: list[dict[str, msgspec.Raw]], texts: list[bytes], how: How) -> Any:
     """What is null is nothing; but where values are JSON, null is one."""
     columns = {}
-    for name in dict.fromkeys(name for each in kept for name in each):
-        cells = [None if (raw := each.get(name)) is None else bytes(raw) for each in kept]
-        if name != "value" or how.value_format != "json":
-            cells = [None if cell == b"null" else cell for cell in cells]
-        columns[name] = pa.array(cells, pa.binary())
+    chosen = (how.key_column, how.timestamp_column, how.tag_column)
+    there: set[str] = set().union(*kept)
+    for name in sorted(there.intersection([*_OURS, *filter(None, chosen)])):
+        missing = b"" if name == "value" and how.value_format == "json" else b"null"
+        cells = [bytes(each.get(name, missing)) for each in kept]
+        columns[name] = pa.array([None if cell == missing else cell for cell in cells], pa.binary())
     return pa.record_batch({**columns, LINE: pa.array(texts, pa.binary())})
 
 
@@ -285,9 +290,12 @@ class _Rows:
 
     def values(self) -> Any:
         if self.json and "value" in self.names and "value_base64" not in self.names:
-            keep = self.how.value_format == "json"
-            make = bytes if keep else _json_value
-            return self.each(self.column("value").to_pylist(), make, pa.binary())
+            found = self.column("value")
+            if self.how.value_format == "json":
+                return found
+            told = zip(found.to_pylist(), self.plain("value"), strict=True)
+            cells = [text.encode() if isinstance(text, str) else cell for cell, text in told]
+            return pa.array(cells, pa.binary())  # a text is the value, all else JSON as it stands
         found = self.bytes("value")
         if found is None:
             raise InvalidOption(
@@ -308,7 +316,18 @@ class _Rows:
         found = self.column(name)
         if found is None or not self.json:
             return found
-        return [None if cell is None else _decoded(cell) for cell in found.to_pylist()]
+        cells = [b"null" if cell is None else cell for cell in found.to_pylist()]
+        try:
+            return msgspec.json.decode(b"[" + b",".join(cells) + b"]")
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return [self._decoded(row, cell) for row, cell in enumerate(cells)]
+
+    def _decoded(self, row: int, cell: Any) -> Any:
+        try:
+            return msgspec.json.decode(cell)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            self.refused.setdefault(row, str(problem))
+            return None
 
     def bytes(self, name: str) -> Any:
         """A column of bytes or text; numbers become text."""
@@ -319,7 +338,10 @@ class _Rows:
         if found is None:
             return None
         if isinstance(found, list):
-            return self.each(found, _as_text, pa.string()).cast(pa.binary())
+            try:
+                return pa.array(found, pa.string()).cast(pa.binary())
+            except (pa.ArrowException, TypeError):
+                return self.each(found, _as_text, pa.string()).cast(pa.binary())
         if pa.types.is_nested(found.type):
             raise InvalidOption(f"{self.bad.path}: column {name!r} is {found.type}, not text")
         if not _is_bytes(found.type):
@@ -338,7 +360,10 @@ class _Rows:
         if found is None:
             return None
         if isinstance(found, list):
-            return self.each(found, _moment, pa.int64()).cast(STAMP)
+            try:
+                return pa.array(found, pa.string()).cast(STAMP)
+            except (pa.ArrowException, TypeError):
+                return self.each(found, _moment, pa.int64()).cast(STAMP)
         if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
             try:
                 return found.cast(STAMP)  # ISO with a zone, as export writes it
@@ -356,6 +381,11 @@ class _Rows:
             return None
         if not isinstance(found, list) and pa.types.is_integer(found.type):
             return found.cast(pa.int32())
+        if isinstance(found, list):
+            try:
+                return pa.array(found, pa.int32())
+            except (pa.ArrowException, TypeError, OverflowError):
+                pass  # some is none: find it
         return self.each(_cells(found), _partition, pa.int32())
 
     def headers(self, name: str) -> Any:
@@ -389,15 +419,6 @@ def _is_bytes(kind: Any) -> bool:
             pa.types.is_null,
         )
     )  # fmt: skip
-
-
-def _decoded(cell: bytes) -> Any:
-    return msgspec.json.decode(cell)
-
-
-def _json_value(cell: bytes) -> bytes:
-    """A text is the value; anything else is JSON, as it stands."""
-    return _decoded(cell).encode() if cell.startswith(b'"') else cell
 
 
 def _as_text(cell: Any) -> str:

@@ -325,14 +325,14 @@ def _header_cells(batch: Any, value_format: str) -> list[Any]:
     column = batch.column("headers")
     if column.null_count == len(column):
         return [None] * len(column)
-    found = column.to_pylist()
+    found = [pairs or None for pairs in column.to_pylist()]
     for row, pairs in enumerate(found):
         for pair in pairs or ():
             data = pair["value"]
             pair["value"] = (
                 _base64(data) if value_format == "base64" else _text(data, "header", batch, row)
             )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _base64(data: bytes) -> str:
