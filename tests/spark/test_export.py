@@ -14,6 +14,7 @@ import pytest
 import esker
 from esker.errors import InvalidOption, InvalidRecord, TopicNotFound
 from esker.spark.jobs import Progress, export, exporting, import_
+from esker.spark.sink import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,7 +190,7 @@ def test_a_condition_chooses_records(
 def test_what_fails_behind_a_condition_is_told_too(spark: SparkSession, tmp_path: Path) -> None:
     with esker.open(tmp_path / "data") as store:
         store["t"].append_many([b"fine", b"\xff"])
-    with pytest.raises(esker.EskerError, match="offset 1 of shard 0 is not UTF-8"):
+    with pytest.raises(InvalidRecord, match="offset 1 of shard 0 is not UTF-8"):
         export(spark, str(tmp_path / "data"), "t", str(tmp_path / "x.csv"), where="offset >= 0")
     assert parts(tmp_path) == ["data"]
     export(spark, str(tmp_path / "data"), "t", str(tmp_path / "x.csv"), where="offset < 1")
@@ -266,6 +267,22 @@ def test_gaps_are_named(spark: SparkSession, tmp_path: Path) -> None:
         assert f"missing: topic 't' shard 0: offsets {gap.first}" in str(found)
 
 
+@pytest.mark.damages
+@pytest.mark.parametrize("where", [None, "offset >= 0"])
+def test_damage_that_nobody_has_repaired_ends_it(
+    spark: SparkSession, tmp_path: Path, where: str | None
+) -> None:
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append_many([b"record %d" % number for number in range(100)])
+    (log,) = (tmp_path / "data").rglob("*.log")
+    content = bytearray(log.read_bytes())
+    content[content.index(b"record 50")] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(esker.EskerError, match=r"esker\.verify"):
+        export(spark, str(tmp_path / "data"), "t", str(tmp_path / "t.csv"), where=where)
+    assert parts(tmp_path) == ["data"]
+
+
 # ---- what is interrupted -----------------------------------------------------------------------
 
 
@@ -307,6 +324,27 @@ def test_an_import_is_all_or_nothing_and_done_once(
     assert "was imported into t before: nothing was done" in str(again)
     assert contents(copy) == contents(texts)
     assert not import_(spark, str(source), str(copy), "other").done_before
+
+
+def test_of_two_imports_at_once_one_counts(
+    spark: SparkSession, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, copy = tmp_path / "t.arrow", tmp_path / "copy"
+    export(spark, str(texts), "t", str(source), files=2)
+    prepare = Target.prepare
+
+    def early(target: Target) -> None:
+        """As if the other one had not yet committed."""
+        prepare(target)
+        target.done = False
+
+    import_(spark, str(source), str(copy), "t")
+    monkeypatch.setattr(Target, "prepare", early)
+    found = import_(spark, str(source), str(copy), "t")
+    assert found.done_before
+    assert found.rows == 0
+    assert contents(copy) == contents(texts)
+    assert not list(copy.rglob("*.staged"))
 
 
 def test_an_export_that_lost_a_file_or_a_row_is_not_imported(
@@ -385,12 +423,16 @@ def test_bad_rows_fail_with_their_place_or_are_counted(
 def test_what_cannot_be_imported_is_told(spark: SparkSession, tmp_path: Path) -> None:
     store = str(tmp_path / "data")
     (tmp_path / "x.dat").write_text("x")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "x.csv")
+    (tmp_path / "nested" / "inner").mkdir(parents=True)
     (tmp_path / "x.csv").write_text("value,partition\nx,5\n")
     (tmp_path / "y.csv").write_text("a\nx\n")
     (tmp_path / "x.parquet").write_text("x")
     for name, given, told in [
         ("gone", {}, "no file or directory"),
         ("x.dat", {}, "which format"),
+        ("link.csv", {}, "is a symbolic link"),
+        ("nested", {}, "inner is not a file"),
         ("x.csv", {"on_bad": "panic"}, "on_bad=panic"),
         ("x.csv", {}, r"x\.csv: partition 5: topic 't' has 0\.\.0"),
         ("x.csv", {"key_column": "kee"}, "no column 'kee'"),

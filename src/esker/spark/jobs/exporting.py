@@ -27,7 +27,15 @@ from esker.errors import EskerError, InvalidOption, StorageError, nearest
 from esker.records import Gap
 from esker.spark import plan
 from esker.spark.jobs import portable
-from esker.spark.jobs.running import Progress, Teller, cores, in_rounds
+from esker.spark.jobs.running import (
+    Progress,
+    Teller,
+    _done,
+    _error,
+    _Told,
+    cores,
+    in_rounds,
+)
 from esker.spark.plan import Span
 from esker.spark.rows import Task
 from esker.spark.source import local_path
@@ -255,7 +263,10 @@ def _filtered(spark: SparkSession, items: list[_Item], how: _How, condition: str
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _read(how, msgspec.json.decode(coded[number], type=_Item))
+                try:
+                    yield from _read(how, msgspec.json.decode(coded[number], type=_Item))
+                except EskerError as problem:  # travels to the writer, which tells it
+                    yield _failed(problem)
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -263,21 +274,29 @@ def _filtered(spark: SparkSession, items: list[_Item], how: _How, condition: str
         context = TaskContext.get()
         assert context is not None
         number = msgspec.json.decode(coded[context.partitionId()], type=_Item).number
-        try:
-            told, problem = msgspec.json.encode(_write(how, number, batches)), ""
-        except EskerError as found:
-            told, problem = b"", str(found)
+        done = _done(b"", lambda _: msgspec.json.encode(_write(how, number, batches)))
+        told = msgspec.json.encode(done)
         yield pa.RecordBatch.from_arrays(
-            [pa.array([number]), pa.array([told], pa.binary()), pa.array([problem])],
-            ["number", "told", "problem"],
+            [pa.array([number]), pa.array([told], pa.binary())], ["number", "told"]
         )
 
     frame = spark.range(0, len(items), 1, len(items)).mapInArrow(read, _DDL).where(condition)
-    rows = sorted(frame.mapInArrow(write, "number BIGINT, told BINARY, problem STRING").collect())
-    for row in rows:
-        if row["problem"]:
-            raise EskerError(row["problem"])
-    return [msgspec.json.decode(bytes(row["told"]), type=_Wrote) for row in rows]
+    rows = sorted(frame.mapInArrow(write, "number BIGINT, told BINARY").collect())
+    told = [msgspec.json.decode(bytes(row["told"]), type=_Told) for row in rows]
+    for each in told:
+        if each.code:
+            raise _error(each)
+    return [msgspec.json.decode(each.answer, type=_Wrote) for each in told]
+
+
+_FAILED: Final = -1  # where the gap begins that is an error on its way
+
+
+def _failed(problem: EskerError) -> Any:
+    """An error as a row: a gap passes every condition."""
+    told = _Told(code=problem.code, message=str(problem))
+    gap = {"first": _FAILED, "last": _FAILED, "reason": msgspec.json.encode(told).decode()}
+    return pa.RecordBatch.from_pylist([{"gap": gap}], schema=_SCHEMA)
 
 
 def _read(how: _How, item: _Item) -> Iterator[Any]:
@@ -326,6 +345,8 @@ def _records(batch: Any, done: _Wrote) -> Any:
             gaps.filter(there).to_pylist(),
             strict=True,
         ):
+            if gap["first"] == _FAILED:
+                raise _error(msgspec.json.decode(gap["reason"], type=_Told))
             done.gaps.append(Gap("", shard, gap["first"], gap["last"], gap["reason"]))
         batch = batch.filter(gaps.is_null())
     arrays = [

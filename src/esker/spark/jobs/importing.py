@@ -27,7 +27,7 @@ from esker.spark.jobs import portable
 from esker.spark.jobs.foreign import BAD_NAMED, Bad, How, records
 from esker.spark.jobs.portable import MARKER, In, Marker
 from esker.spark.jobs.running import Progress, Teller, in_rounds
-from esker.spark.sink import Target, Tickets, application
+from esker.spark.sink import Target, application
 from esker.spark.source import local_path
 from esker.storage.files import SYSTEM_FILES, absolute, join, modified_ns
 
@@ -131,10 +131,9 @@ def import_(
             with open_store(root, mode="r") as opened:
                 attach.abandon(opened._context, tickets)
             raise
-        assert target.transaction is not None
-        name, version = target.transaction
-        message = Tickets([ticket for each in done for ticket in each.tickets], "")
-        sink.commit(target, application(name), version, [message], once=False)
+        target.done = not _committed(target, done)
+    if target.done:
+        done = []
     return Imported(
         source=path, topic=topic, format=how.format, files=len(files),
         rows=sum(each.rows for each in done), bad=sum(each.bad for each in done),
@@ -157,10 +156,16 @@ def _files(path: str) -> tuple[Marker | None, list[str]]:
     kind = SYSTEM_FILES.kind(path)
     if kind == "file":
         return None, [path]
+    if kind == "link":
+        raise InvalidOption(f"{path} is a symbolic link: give the path that it leads to")
     if kind != "dir":
         raise InvalidOption(f"there is no file or directory {path}")
-    named = sorted(name for name in SYSTEM_FILES.list(path) if name[0] not in "._")
-    files = [join(path, name) for name in named if SYSTEM_FILES.kind(join(path, name)) == "file"]
+    files = sorted(join(path, name) for name in SYSTEM_FILES.list(path) if name[0] not in "._")
+    for each in files:
+        if SYSTEM_FILES.kind(each) != "file":
+            raise InvalidOption(
+                f"{each} is not a file: all that is in a directory is imported, and only files can"
+            )
     marker = _marker(join(path, MARKER))
     if marker is not None and marker.files != len(files):
         raise InvalidOption(
@@ -224,6 +229,17 @@ def _staged(
     items = [path.encode("utf-8", "surrogateescape") for path in files]
     for answers in in_rounds(spark, items, work):
         yield [msgspec.json.decode(answer, type=_Staged) for answer in answers]
+
+
+def _committed(target: Target, done: list[_Staged]) -> bool:
+    """Make all of it a part of the log; False if another run was faster."""
+    assert target.transaction is not None
+    name, version = target.transaction
+    tickets = [ticket for each in done for ticket in each.tickets]
+    if not tickets:
+        return True
+    with open_store(target.path) as store:
+        return store.attach(application(name), version, tickets, timeout=target.timeout)
 
 
 def _stage(target: Target, path: str, how: How) -> _Staged:
