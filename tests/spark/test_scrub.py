@@ -121,12 +121,13 @@ def test_segments_are_examined_by_tasks_and_not_again(
     assert dealt.check(SYSTEM_FILES, str(data), known).ok
 
 
-def test_what_changed_since_the_tasks_looked_is_examined_again(data: Path) -> None:
+@pytest.mark.parametrize("count", [1, 40])  # a log that grew, and logs that were sealed
+def test_what_changed_since_the_tasks_looked_is_examined_again(data: Path, count: int) -> None:
     found, _ = dealt.pieces(SYSTEM_FILES, str(data))
     known = {each.path: seen for each in found if (seen := dealt.examined(SYSTEM_FILES, each))}
     with esker.open(data) as store:
-        for _ in range(40):
-            store["orders"].append(b"more" * 100)
+        for _ in range(count):
+            store["events"].append(b"more" * 100)
     assert told(dealt.check(SYSTEM_FILES, str(data), known)) == told(esker.verify(data))
 
 

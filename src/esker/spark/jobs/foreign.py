@@ -159,6 +159,7 @@ def _json_lines(source: In, how: How, bad: Bad) -> Batches:
     kept: list[dict[str, msgspec.Raw]] = []
     lines: list[int] = []
     texts: list[bytes] = []
+    size = 0
     decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
     for number, line in enumerate(_lines(source), 1):
         if not line.strip():
@@ -170,9 +171,10 @@ def _json_lines(source: In, how: How, bad: Bad) -> Batches:
             continue
         lines.append(number)
         texts.append(line.strip())
-        if len(lines) == ROWS:
+        size += len(line)
+        if len(lines) == ROWS or size >= PIECE:
             yield lines, _columns(kept, texts, how)
-            kept, lines, texts = [], [], []
+            kept, lines, texts, size = [], [], [], 0
     yield lines, _columns(kept, texts, how)
 
 
