@@ -185,3 +185,5 @@ def test_it_prints_like_verify_and_tells_how_far_it_is(spark: SparkSession, data
     assert lines[2:] == expected[2:]
     assert lines[1].startswith(expected[1].split(" checked in")[0])
     assert "MiB/s" in lines[1] or "KiB/s" in lines[1]
+    told = msgspec.json.decode(msgspec.json.encode(msgspec.structs.asdict(found)))
+    assert (told["ok"], told["problems"][0]["kind"]) == (False, "frame")
