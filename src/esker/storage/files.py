@@ -456,6 +456,14 @@ def base_name(path: str) -> str:
     return os.path.basename(path)
 
 
+def modified_ns(path: str) -> int:
+    """When a file was last written, as its file system tells it."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError as problem:
+        raise told(problem, "look at", path) from problem
+
+
 def world_writable(path: str) -> bool:
     """True for a directory in which anybody may exchange our files."""
     try:

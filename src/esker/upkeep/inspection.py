@@ -28,6 +28,9 @@ from esker.storage.files import Files, Holder, join, parent
 from esker.upkeep.examine import Examined, directory_flaw, examine
 from esker.upkeep.report import KINDS, Problem, Severity
 
+Look = Callable[[str, names.SegmentName, int | None, int | None], Examined | None]
+"""Examines one segment, deeply: folder, name, and the limits that `examine` has. None: not now."""
+
 ATTEMPTS: Final = 20
 EVERYTHING: Final = 1 << 62  # a position above every other
 
@@ -72,12 +75,16 @@ class Inspection:
 def inspect_shard(
     files: Files, folder: str, entry: TopicEntry, number: int, store: bytes | None, *,
     deep: bool = True, locked: bool = False, progress: Callable[[int], None] | None = None,
+    look: Look | None = None,
 ) -> Inspection:  # fmt: skip
-    """Look at everything that one shard has on disk. `locked`: the caller has its writer lock."""
+    """Look at everything that one shard has on disk. `locked`: the caller has its writer lock.
+
+    `look` examines the segments, if somebody else is to do it; see upkeep/dealt.py.
+    """
     for attempt in range(ATTEMPTS):
         found = Inspection(folder, entry, number)
         try:
-            _Inspector(files, found, store, deep, locked).run()
+            _Inspector(files, found, store, deep, locked, look).run()
         except Vanished as problem:
             if attempt + 1 == ATTEMPTS:
                 found.say("unreadable", folder, str(problem))
@@ -93,8 +100,10 @@ class _Inspector:
     """Fills an Inspection."""
 
     def __init__(
-        self, files: Files, found: Inspection, store: bytes | None, deep: bool, locked: bool
-    ) -> None:
+        self, files: Files, found: Inspection, store: bytes | None, deep: bool, locked: bool,
+        look: Look | None,
+    ) -> None:  # fmt: skip
+        self.look = look or self._look
         self.files = files
         self.found = found
         self.folder = found.folder
@@ -271,16 +280,23 @@ class _Inspector:
                 header = self._header(following)
                 rows = header.previous_end - name.base if header is not None else None
         try:
-            seen = examine(self.files, self.folder, name, limit=limit, rows=rows, deep=self.deep)
+            seen = self.look(self.folder, name, limit, rows)
         except StorageError as problem:
             if problem.errno == errno.ENOENT:
                 raise Vanished(str(problem)) from problem
             self.found.say("unreadable", self.path(name), str(problem), None, name.base,
                            following.base - 1 if following is not None else None)  # fmt: skip
             return None
+        if seen is None:
+            return None
         self.found.files += 1
         self.found.bytes += min(seen.size, seen.size if limit is None else limit)
         return seen
+
+    def _look(
+        self, folder: str, name: names.SegmentName, limit: int | None, rows: int | None
+    ) -> Examined:
+        return examine(self.files, folder, name, limit=limit, rows=rows, deep=self.deep)
 
     def _header(self, name: names.SegmentName) -> SegmentHeader | None:
         try:

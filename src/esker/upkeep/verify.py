@@ -22,7 +22,7 @@ counters page (counts, never data), and bits that are not used at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from os import PathLike
 
 from esker.clock import SYSTEM_CLOCK
@@ -41,7 +41,7 @@ from esker.format.journal import Entry, JournalHeader
 from esker.format.state import State
 from esker.options import TopicOptions
 from esker.storage.files import SYSTEM_FILES, Files, absolute, join
-from esker.upkeep.inspection import Inspection, config_of, inspect_shard
+from esker.upkeep.inspection import Inspection, Look, config_of, inspect_shard
 from esker.upkeep.report import KINDS, Problem, Severity, Verification
 
 Progress = Callable[[int, int], None]
@@ -80,7 +80,12 @@ def check_store(files: Files, root: str) -> Check:
 class Check:
     """One run over a store."""
 
-    def __init__(self, files: Files, root: str, deep: bool, progress: Progress | None) -> None:
+    def __init__(
+        self, files: Files, root: str, deep: bool, progress: Progress | None, *,
+        look: Look | None = None, only: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self.look = look  # who examines the segments; None: whoever runs this
+        self.only = only  # names of topics; none: all of them
         self.files = files
         self.root = root
         self.deep = deep
@@ -234,6 +239,8 @@ class Check:
             if number not in listed:
                 self._orphan(join(top, name), number)
         for entry in sorted(listed.values(), key=lambda entry: entry.id):
+            if self.only and entry.name not in self.only:
+                continue
             self.report.topics += 1
             self._topic(join(top, names.topic(entry.id)), entry)
 
@@ -251,7 +258,7 @@ class Check:
                 )  # fmt: skip
                 continue
             self._add(inspect_shard(self.files, path, entry, number, self.store, deep=self.deep,
-                                    progress=self._advance))  # fmt: skip
+                                    progress=self._advance, look=self.look))  # fmt: skip
 
     def _add(self, found: Inspection) -> None:
         report = self.report
@@ -280,7 +287,8 @@ class Check:
         if entry is not None and entry.id == number:
             self.orphans.append(entry)
             self.say("orphan_topic", folder, f"topic {entry.name!r} is in no catalog")
-            self._topic(folder, entry)
+            if not self.only or entry.name in self.only:
+                self._topic(folder, entry)
         elif held:
             self.say("orphan_topic", folder, "segments of a topic that nothing names")
         else:

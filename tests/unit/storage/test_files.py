@@ -21,6 +21,7 @@ from esker.storage.files import (
     base_name,
     forget_pages,
     join,
+    modified_ns,
     on_fork,
     parent,
     replace_file,
@@ -547,6 +548,15 @@ def test_a_directory_is_unsafe_when_anybody_may_exchange_what_is_in_it(tmp_path:
         tmp_path.chmod(mode)
         assert world_writable(str(tmp_path)) == unsafe
     tmp_path.chmod(0o700)
+
+
+def test_the_time_of_the_last_change_is_that_of_the_file_system(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    os.utime(path, ns=(5, 1_700_000_000_123_456_789))
+    assert modified_ns(str(path)) == 1_700_000_000_123_456_789
+    with pytest.raises(StorageError, match="cannot look at"):
+        modified_ns(str(tmp_path / "nowhere"))
 
 
 def test_pages_of_a_mapping_are_let_go_and_come_back(tmp_path: Path) -> None:
