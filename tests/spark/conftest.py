@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import esker
 import esker.spark
+from tests.spark.copying import Copier, digest, feed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,3 +26,21 @@ def spark() -> Iterator[SparkSession]:
     """A session that is quick to start. What a test changes, it does in `spark.newSession()`."""
     yield esker.spark.session("esker-tests", "local[2]", lean=True)
     esker.spark.shutdown()
+
+
+@pytest.fixture(scope="session")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache directory that holds the classes of a session which copied: others start sooner."""
+    folder = tmp_path_factory.mktemp("classes")
+    data, copy = folder / "data", folder / "copy"
+    with esker.open(data) as store, Copier(folder, cache=folder, fast=True) as copier:
+        store.create("t", shards=2)
+        feed(store, 0, 500)
+        copier.ready()
+        copier.say("stream", data=data, copy=copy, topic="s", checkpoint=folder / "checkpoint")
+        assert copier.answer() == {"failures": 0}
+        copier.end()
+    assert digest(copy, "s") == digest(data, "t")
+    (archive,) = folder.glob("esker/*classes-*")
+    yield folder
+    archive.unlink()  # pytest keeps the directories of the last runs, and this is large

@@ -41,7 +41,9 @@ FAILURES_MAX = 200
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
-    spark = esker.spark.session(master=asked["master"], conf=asked["conf"], lean=asked["lean"])
+    spark = esker.spark.session(
+        master=asked["master"], conf=asked["conf"], lean=asked["lean"], fast_start=asked["fast"]
+    )
     print("ready", flush=True)
     for line in sys.stdin:
         name, options = json.loads(line)
@@ -116,9 +118,9 @@ class Copier:
     def __init__(
         self, folder: Path, master: str = "local[2,1000]", *, lean: bool = True,
         conf: dict[str, Any] | None = None, death: str = "", pace: float = 0.0,
-        variables: dict[str, str] | None = None,
+        cache: Path | None = None, fast: bool = False,
     ) -> None:  # fmt: skip
-        asked = {"master": master, "lean": lean, "conf": conf or {}}
+        asked = {"master": master, "lean": lean, "conf": conf or {}, "fast": fast}
         folder.mkdir(parents=True, exist_ok=True)
         paths = [HOOKS, Path(esker.__file__).parents[1], ROOT, os.environ.get("PYTHONPATH", "")]
         self._log = folder / f"driver-{time.monotonic_ns()}.log"
@@ -130,7 +132,7 @@ class Copier:
                 env={
                     **os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)),
                     "ESKER_TEST_DEATH": death, "ESKER_TEST_PACE": str(pace),
-                    **(variables or {}),
+                    **({"XDG_CACHE_HOME": str(cache)} if cache else {}),
                 },
             )  # fmt: skip
 

@@ -101,11 +101,16 @@ class Strikes:
 
 
 @pytest.mark.timeout(600)
-def test_workers_die_and_every_record_is_copied_once(tmp_path: Path, tally: Tallies) -> None:
+def test_workers_die_and_every_record_is_copied_once(
+    tmp_path: Path, classes: Path, tally: Tallies
+) -> None:
     suite = tally("spark worker kills")
     wanted = min(scaled(60, least=6), 60)
     data, copy = tmp_path / "data", tmp_path / "copy"
-    with esker.open(data) as store, Copier(tmp_path, conf=SMALL_PIECES, pace=0.04) as copier:
+    with (
+        esker.open(data) as store,
+        Copier(tmp_path, conf=SMALL_PIECES, pace=0.04, cache=classes, fast=True) as copier,
+    ):
         store.create("t", shards=2)
         fed = feed(store, 0, 1200)
         copier.ready()
@@ -197,7 +202,9 @@ WINDOWS: dict[str, tuple[int, Callable[[Disk], bool]]] = {
 
 
 @pytest.mark.timeout(600)
-def test_the_driver_dies_in_every_window_of_a_commit(tmp_path: Path, tally: Tallies) -> None:
+def test_the_driver_dies_in_every_window_of_a_commit(
+    tmp_path: Path, classes: Path, tally: Tallies
+) -> None:
     suite = tally("spark driver kills")
     data, copy, checkpoint = (tmp_path / name for name in ("data", "copy", "checkpoint"))
     deaths = tmp_path / "deaths"
@@ -206,7 +213,9 @@ def test_the_driver_dies_in_every_window_of_a_commit(tmp_path: Path, tally: Tall
 
     def begin(window: str = "") -> None:
         death = f"{window}|{WINDOWS[window][0]}|{deaths}" if window else ""
-        starting.append(Copier(tmp_path, "local[1]", conf=SMALL_PIECES, death=death))
+        starting.append(
+            Copier(tmp_path, "local[1]", conf=SMALL_PIECES, death=death, cache=classes, fast=True)
+        )
 
     def work() -> Copier:
         copier = starting.pop(0).ready()
@@ -253,7 +262,7 @@ def test_executors_die_and_every_record_is_copied_once(tmp_path: Path) -> None:
         esker.open(data) as store,
         Copier(
             tmp_path, "local-cluster[2,1,1024]", conf=SMALL_PIECES | quick, pace=0.05,
-            variables={"XDG_CACHE_HOME": str(tmp_path / "cache")},  # where executors keep logs
+            cache=tmp_path / "cache",  # where executors keep logs
         ) as copier,
     ):  # fmt: skip
         store.create("t", shards=2)
@@ -291,12 +300,13 @@ def kill_an_executor(copier: Copier) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_copy_through_spark_connect(tmp_path: Path) -> None:
+def test_a_copy_through_spark_connect(tmp_path: Path, classes: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     with esker.open(data) as store:
         store.create("t", shards=2)
         feed(store, 0, 1000)
-    with Copier(tmp_path, "local[2]", conf={"spark.api.mode": "connect"}) as copier:
+    connect = {"spark.api.mode": "connect"}
+    with Copier(tmp_path, "local[2]", conf=connect, cache=classes, fast=True) as copier:
         copier.ready()
         copier.say("batch", data=data, copy=copy, topic="b")
         assert copier.answer() == {"failures": 0}
