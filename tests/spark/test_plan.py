@@ -175,6 +175,20 @@ def test_what_was_deleted_since_it_was_planned_is_a_loss(data: str) -> None:
     assert rows.num_rows == 1301
 
 
+def test_an_offset_that_is_named_for_a_shard_and_deleted_is_a_loss(data: str) -> None:
+    import pyarrow as pa
+
+    with esker.open(data) as store:
+        store["t"].delete(700, shard=0)
+    ((whole, _), _) = read(data, subscribe="t", startingOffsets="0")
+    assert whole.first == 700
+    named = '{"t": {"0": 600, "1": -2}}'
+    ((span, _), (other, _)) = read(data, subscribe="t", startingOffsets=named)
+    assert (span.first, other.first) == (600, 0)
+    with pytest.raises(plan.DataLoss, match="offsets 600 to 699 cannot be read: deleted"):
+        list(task(data, span, "fail").rows(pa.schema([("offset", pa.int64())])))
+
+
 def test_a_topic_that_was_made_anew_is_another_one(data: str) -> None:
     import pyarrow as pa
 

@@ -155,7 +155,9 @@ def spans(asked: Wanted) -> list[tuple[Span, View]]:
     found = []
     for each in topics:
         for number, view in each.views.items():
-            first = max(begins[each.topic][number], _deleted_before(view))
+            first = begins[each.topic][number]
+            if not asked.starting.each:  # who names an offset of a shard is to get it, or be told
+                first = max(first, _deleted_before(view))
             end = min(ends[each.topic][number], view.visible)
             if first < end:
                 found.append((Span(each.topic, each.id, number, first, end), view))
