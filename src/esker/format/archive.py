@@ -38,7 +38,7 @@ _EPOCH: Final = date(1970, 1, 1)
 _DAYS: Final = range((date.min - _EPOCH).days, (date.max - _EPOCH).days + 1)
 
 
-class ArchivedFile(msgspec.Struct, frozen=True):
+class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A Parquet file: records of one shard and one day (UTC), in the order of their offsets."""
 
     shard: int
@@ -59,7 +59,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
         return f"{names.archived_shard(self.shard)}/{names.archived_day(self.day)}/{self.name}"
 
 
-class ArchivedGap(msgspec.Struct, frozen=True):
+class ArchivedGap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Offsets first..last that the log lacked, and why."""
 
     shard: int
@@ -68,7 +68,7 @@ class ArchivedGap(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ArchivedShard(msgspec.Struct, frozen=True):
+class ArchivedShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The offsets [first, end) are archived."""
 
     shard: int
@@ -76,7 +76,7 @@ class ArchivedShard(msgspec.Struct, frozen=True):
     end: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that an archive of a topic has."""
 
     format: str
@@ -155,7 +155,7 @@ def decode(data: bytes) -> Manifest | str:
         told = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         kind = msgspec.json.decode(told["format"], type=str)
         version = msgspec.json.decode(told["version"], type=int)
-    except (msgspec.MsgspecError, KeyError) as problem:
+    except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as problem:
         return f"not a manifest ({problem})"
     if kind != FORMAT:
         return f"not a manifest (its format is {kind!r})"
@@ -163,7 +163,7 @@ def decode(data: bytes) -> Manifest | str:
         return f"version {version}"
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as problem:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         return f"a damaged manifest ({problem})"
     plain = msgspec.structs.replace(manifest, checksum="")
     if manifest.checksum != f"{checksum(msgspec.json.encode(plain)):016x}":
@@ -224,7 +224,8 @@ def merges(files: Sequence[ArchivedFile], target_bytes: int) -> list[list[Archiv
             before, last = _size(groups[-2]), _size(groups[-1])
             if before > 2 * last or before + last > target_bytes:
                 break
-            groups[-2] += groups.pop()
+            taken = groups.pop()
+            groups[-1] += taken
     return [group for group in [*found, *groups] if len(group) > 1]
 
 

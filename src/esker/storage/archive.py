@@ -241,27 +241,38 @@ def _content(files: Files, path: str) -> bytes:
 
 
 class _Out:
-    """What pyarrow writes a file to: our door, with a checksum of all that passes."""
+    """What pyarrow writes a file to: our door, with a checksum of all that passes.
+
+    pyarrow hands over many small pieces; they are written together.
+    """
 
     closed = False
 
     def __init__(self, file: File) -> None:
         self._file = file
+        self._parts: list[bytes] = []
+        self._waiting = 0
         self.size = 0
         self.hasher = Hasher()
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._file.write(self.size, [view])
-        self.hasher.update(view)
-        self.size += len(view)
-        return len(view)
+        part = bytes(data)
+        self.hasher.update(part)
+        self._parts.append(part)
+        self._waiting += len(part)
+        self.size += len(part)
+        if self._waiting >= PIECE:
+            self.write_out()
+        return len(part)
+
+    def write_out(self) -> None:
+        parts, self._parts = self._parts, []
+        position, self._waiting = self.size - self._waiting, 0
+        if parts:
+            self._file.write(position, parts)
 
     def tell(self) -> int:
         return self.size
-
-    def writable(self) -> bool:
-        return True
 
     def flush(self) -> None:
         pass
@@ -318,8 +329,8 @@ class Part:
 
     def _open(self) -> None:
         make_dirs(self._files, self._folder)
-        self._file = self._files.open(self._temporary, "create")
-        self._out = _Out(self._file)
+        file = self._files.open(self._temporary, "create")
+        self._out, self._file = _Out(file), file
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._out, mode="w"), SCHEMA, compression=self._compression,
             use_dictionary=_REPEATING, column_encoding=_COUNTING, write_page_checksum=True,
@@ -330,6 +341,7 @@ class Part:
         self.write(all_of_it=True)
         assert self._file is not None, "a file without rows"
         self._writer.close()
+        self._out.write_out()
         self._file.sync()
         self._file.close()
         name = names.archived(self._first, self._end, self._token)
@@ -345,8 +357,9 @@ class Part:
     def discard(self) -> None:
         """Forget it, after an error; what cannot be removed now is removed later."""
         if self._file is not None:
-            with suppress(StorageError, pa.ArrowException):
-                self._writer.close()
+            if self._writer is not None:  # it writes what it has, which goes with the file
+                with suppress(StorageError, pa.ArrowException):
+                    self._writer.close()
             self._file.close()
             with suppress(StorageError):
                 self._files.unlink(self._temporary)

@@ -13,9 +13,10 @@ result; the others go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from esker.clock import SYSTEM_CLOCK
 from esker.engine import ranges
@@ -34,9 +35,6 @@ from esker.storage.archive import COMPRESSIONS, SCHEMA, Archive, damage, merge, 
 from esker.storage.catalog import load_identity
 from esker.storage.files import SYSTEM_FILES, join
 from esker.storage.sealed import SealedSegment
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TARGET_BYTES: Final = 128 << 20
 FILES_TO_CHECK: Final = 16  # by one task
