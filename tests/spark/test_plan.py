@@ -185,7 +185,7 @@ def test_an_offset_that_is_named_for_a_shard_and_deleted_is_a_loss(data: str) ->
     named = '{"t": {"0": 600, "1": -2}}'
     ((span, _), (other, _)) = read(data, subscribe="t", startingOffsets=named)
     assert (span.first, other.first) == (600, 0)
-    with pytest.raises(plan.DataLoss, match="offsets 600 to 699 cannot be read: deleted"):
+    with pytest.raises(esker.DataLoss, match="offsets 600 to 699 cannot be read: deleted"):
         list(task(data, span, "fail").rows(pa.schema([("offset", pa.int64())])))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from esker.errors import InvalidOption, StorageError
+from esker.errors import DataLoss, InvalidOption, StorageError
 from esker.format.archive import Manifest
 from esker.records import Gap
 from esker.spark import plan
@@ -98,8 +98,8 @@ def _refuse_gaps(path: str, place: Archive, manifest: Manifest, shards: plan.Sha
             raise _lost(path, Gap(place.topic, number, end, there - 1, reason))
 
 
-def _lost(path: str, gap: Gap) -> plan.DataLoss:
-    return plan.DataLoss(
+def _lost(path: str, gap: Gap) -> DataLoss:
+    return DataLoss(
         f"topic {gap.topic!r} partition {gap.shard} of {path}: offsets {gap.first} to {gap.last} "
         f'cannot be read: {gap.reason}. To go on without them set on_data_loss="skip".'
     )

@@ -162,15 +162,19 @@ class Archive:
     def _lying(self) -> list[tuple[str, str]]:
         """Directory and name of all that lies where the files of days are."""
         found: list[tuple[str, str]] = []
-        for shard in sorted(self._files.list(self.folder)):
-            if not shard.startswith("partition="):
-                continue
-            for day in sorted(self._files.list(join(self.folder, shard))):
-                if day.startswith("date="):
-                    folder = f"{shard}/{day}"
-                    listed = self._files.list(join(self.folder, shard, day))
-                    found += [(folder, name) for name in sorted(listed)]
+        for shard in self._folders("", "partition="):
+            for day in self._folders(shard, "date="):
+                listed = self._files.list(join(self.folder, shard, day))
+                found += [(f"{shard}/{day}", name) for name in sorted(listed)]
         return found
+
+    def _folders(self, inside: str, begins: str) -> list[str]:
+        folder = join(self.folder, inside) if inside else self.folder
+        return [
+            name
+            for name in sorted(self._files.list(folder))
+            if name.startswith(begins) and self._files.kind(join(folder, name)) == "dir"
+        ]
 
     def _make_folder(self) -> None:
         make_dirs(self._files, self.folder)

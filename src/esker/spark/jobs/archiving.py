@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from esker.clock import SYSTEM_CLOCK
 from esker.engine import ranges
 from esker.engine.reader import View
-from esker.errors import EskerError, InvalidOption
+from esker.errors import DataLoss, EskerError, InvalidOption, TopicNotFound
 from esker.format import archive as fmt
 from esker.format import names
 from esker.format.archive import ArchivedFile, ArchivedGap, Manifest
@@ -295,17 +295,24 @@ class _Run:
 def archive_span(item: bytes) -> bytes:
     """Read a span of the log and write its files."""
     asked = msgspec.json.decode(item, type=_Span)
-    span = plan.Span(asked.topic, asked.id, asked.shard, asked.first, asked.end)
-    gaps: list[ArchivedGap] = []
     try:
-        files = write_days(
-            SYSTEM_FILES, asked.folder, asked.shard, _batches(asked.store, span, gaps),
-            asked.compression,
-        )  # fmt: skip
+        return msgspec.json.encode(_written(asked))
+    except EskerError:
+        plan.let_go()  # what this worker has open may be older than a repair: look again
+    try:
+        return msgspec.json.encode(_written(asked))
     except EskerError as problem:
         text = f"topic {asked.topic!r} shard {asked.shard}: {problem}"
         return msgspec.json.encode(_Wrote(problem=text))
-    return msgspec.json.encode(_Wrote(files, gaps))
+
+
+def _written(asked: _Span) -> _Wrote:
+    span = plan.Span(asked.topic, asked.id, asked.shard, asked.first, asked.end)
+    gaps: list[ArchivedGap] = []
+    batches = _batches(asked.store, span, gaps)
+    files = write_days(SYSTEM_FILES, asked.folder, asked.shard, batches, asked.compression)
+    _require_deleted(asked, gaps)
+    return _Wrote(files, gaps)
 
 
 def _batches(path: str, span: plan.Span, gaps: list[ArchivedGap]) -> Iterator[Any]:
@@ -319,6 +326,18 @@ def _batches(path: str, span: plan.Span, gaps: list[ArchivedGap]) -> Iterator[An
             gaps.append(ArchivedGap(item.shard, item.first, item.last, reason))
         else:
             yield task._table(span, item, SCHEMA)
+
+
+def _require_deleted(asked: _Span, gaps: list[ArchivedGap]) -> None:
+    """What is called deleted was deleted: an archive must not say so of records that are there."""
+    last = max((gap.last for gap in gaps if gap.reason == DELETED), default=-1)
+    if last < 0:
+        return
+    now = shards_of(asked.store, asked.topic)
+    if now.id != asked.id:
+        raise TopicNotFound(f"topic {asked.topic!r} was deleted and made anew; archive it again")
+    if last >= plan._deleted_before(now.views[asked.shard]):
+        raise DataLoss(f"offsets up to {last} could not be read, and were not deleted; try again")
 
 
 def merge_files(item: bytes) -> bytes:
