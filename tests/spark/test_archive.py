@@ -173,11 +173,11 @@ def test_without_an_archive_it_is_the_log(spark: SparkSession, data: str) -> Non
 
 def test_an_archive_may_be_elsewhere(spark: SparkSession, data: str, tmp_path: Path) -> None:
     place = str(tmp_path / "far" / "away")
-    done = jobs.archive(spark, data, TOPIC, archive=place, compression="zstd")
+    done = jobs.archive(spark, data, TOPIC, archive=place, compression="snappy")
     assert done.archive == place
     assert not (tmp_path / "data" / "archive").exists()
     assert told(table(spark, data, archive=place)) == log(spark, data)
-    with pytest.raises(InvalidOption, match="one of snappy, zstd, none"):
+    with pytest.raises(InvalidOption, match="one of zstd, snappy, none"):
         jobs.archive(spark, data, TOPIC, compression="lzo")
 
 

@@ -49,7 +49,7 @@ from esker.storage.files import File, Files, Holder, base_name, join, parent, re
 ROW_GROUP_BYTES: Final = 32 << 20
 OPEN_DAYS: Final = 16  # files that are written side by side; further days wait in memory
 PIECE: Final = 1 << 20
-COMPRESSIONS: Final = ("snappy", "zstd", "none")
+COMPRESSIONS: Final = ("zstd", "snappy", "none")
 SCHEMA: Final = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -372,7 +372,7 @@ class Part:
 class Days:
     """Records of one shard, in order, each to the file of its day."""
 
-    def __init__(self, files: Files, folder: str, shard: int, compression: str = "snappy") -> None:
+    def __init__(self, files: Files, folder: str, shard: int, compression: str = "zstd") -> None:
         self._files = files
         self._folder, self._shard, self._compression = folder, shard, compression
         self._parts: dict[int, Part] = {}
@@ -419,7 +419,7 @@ def _range(batch: Any) -> tuple[int, int]:
 
 
 def write_days(
-    files: Files, folder: str, shard: int, batches: Iterable[Any], compression: str = "snappy"
+    files: Files, folder: str, shard: int, batches: Iterable[Any], compression: str = "zstd"
 ) -> list[ArchivedFile]:
     """Record batches of one shard as files below a topic's directory."""
     days = Days(files, folder, shard, compression)
@@ -433,7 +433,7 @@ def write_days(
 
 
 def merge(
-    files: Files, folder: str, group: Sequence[ArchivedFile], compression: str = "snappy"
+    files: Files, folder: str, group: Sequence[ArchivedFile], compression: str = "zstd"
 ) -> ArchivedFile:
     """One file that has the records of several of the same shard and day, which stay."""
     part = Part(files, folder, group[0].shard, group[0].day, compression)

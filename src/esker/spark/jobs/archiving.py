@@ -104,12 +104,12 @@ class _Wrote(msgspec.Struct, frozen=True):
 class _Merge(msgspec.Struct, frozen=True):
     folder: str
     files: list[ArchivedFile]
-    compression: str = "snappy"
+    compression: str = "zstd"
 
 
 def archive(
     spark: SparkSession, store: str, topic: str, *, archive: str | None = None,
-    target_bytes: int = TARGET_BYTES, compact: bool = True, compression: str = "snappy",
+    target_bytes: int = TARGET_BYTES, compact: bool = True, compression: str = "zstd",
     verify: bool = False, progress: Callable[[Progress], None] | None = None,
 ) -> Archived:  # fmt: skip
     """Write the sealed segments of a topic as Parquet files that any program can read.
@@ -119,7 +119,7 @@ def archive(
         archive        where to; the directory `archive` in the store if not given
         target_bytes   how much of the log goes into one file
         compact        merge small files of one shard and day, as they come of frequent runs
-        compression    of the files: snappy, zstd or none
+        compression    of the files: zstd, snappy or none
         verify         look at all files of the archive first: sizes and checksums
 
     What is archived already is left as it is. Records in the log that is being written wait until
