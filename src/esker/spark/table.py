@@ -12,6 +12,7 @@ deleted from the log before they were archived; and files of the archive that ar
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -130,6 +131,11 @@ def _archived(
     rows = (
         spark.read.schema(", ".join([*stored, "`date` DATE"]))
         .option("basePath", place.folder)
-        .parquet(*(place.path_of(file) for file in manifest.files))
+        .parquet(*(_literal(place.path_of(file)) for file in manifest.files))
     )
     return rows.select(*(made[name].alias(name) if name in made else name for name in columns))
+
+
+def _literal(path: str) -> str:
+    """A path of which Spark takes no character for a pattern."""
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", path)

@@ -198,6 +198,35 @@ def test_a_power_cut_at_any_call_costs_nothing_that_was_committed() -> None:
 
 
 @pytest.mark.crash
+def test_what_somebody_made_who_died_is_made_durable_before_it_is_relied_on() -> None:
+    """A manifest or a directory whose own directory was not synced: the power may take it back."""
+    files = disk()
+    calls = files.record()
+    run(files)
+    made = [call.serial for call in calls if call.name == "make_dir"]
+    renamed = [call.serial for call in calls if call.to.endswith("_manifest.json")]
+    assert (len(made), len(renamed)) == (8, len(SPANS) + 2)
+    for serial in made + renamed:
+        files = disk()
+        files.stop_at(serial - files.changes, "after")
+        with pytest.raises(Crash):
+            run(files)
+        left = files.kill()
+
+        def watch(call: Any, when: str, left: SimulatedDisk = left) -> None:
+            if call.name in ("unlink", "rename") and when == "after":
+                for after in left.crashes(most=4, chances=1):
+                    manifest = Archive(after, ROOT, "t").load()
+                    if manifest is not None:
+                        check_prefix(after, manifest)
+
+        left.watch = watch
+        run(left)
+        for after in left.crashes():
+            assert Archive(after, ROOT, "t").load() is not None
+
+
+@pytest.mark.crash
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "late KeyboardInterrupt"])
 def test_a_call_that_fails_leaves_nothing_half_done(kind: str) -> None:
     at = 1
