@@ -26,6 +26,7 @@ import pyarrow as pa
 import esker
 import esker.spark
 from bench.measure import RESULTS
+from esker.spark import jobs
 
 RECORDS = 5_000_000
 SMOKE_RECORDS = 20_000
@@ -106,6 +107,8 @@ class Bench:
         pad = "x" * 200
         with esker.open(self.store) as store:
             topic = store.create("t")
+            share = self.records // 20  # the last of twenty segments is not sealed: 95 % are
+            history = store.create("h", segment_records=share)
             for first in range(0, self.records, PIECE):
                 values = []
                 for n in range(first, min(first + PIECE, self.records)):
@@ -114,11 +117,17 @@ class Bench:
                     values.append((text + pad[: 198 - len(text)] + '"}').encode())
                 begin, end = (T0 + at * STEP_US for at in (first, first + len(values)))
                 stamps = pa.array(range(begin, end, STEP_US)).cast(pa.timestamp("us", "UTC"))
-                topic.append_arrow(pa.table({"value": values, "timestamp": stamps}))
+                piece = pa.table({"value": values, "timestamp": stamps})
+                topic.append_arrow(piece)
+                for at in range(0, piece.num_rows, share):
+                    history.append_arrow(piece.slice(at, share))
         self.say("the same as Parquet and as text, by Spark")
         rows = self.esker(columns="offset,timestamp,value")
         rows.write.parquet(str(self.folder / "parquet"), compression="snappy")
         rows.select("value").write.text(str(self.folder / "text"))
+
+        done = jobs.archive(self.spark, self.store, "h")
+        self.say(str(done))
 
     # -- the formats --
 
@@ -183,6 +192,15 @@ class Bench:
                     .selectExpr("count(*)", "max(timestamp)").collect(),
                 },
                 2.0,
+            ),
+            (
+                "esker.spark.table over 95 % archive",
+                {
+                    "esker": lambda: esker.spark.table(self.spark, self.store, "h")
+                    .selectExpr(total).collect(),
+                    "parquet": lambda: self.parquet().selectExpr(total).collect(),
+                },
+                1.1,
             ),
             (
                 "batch write, synced and attached",

@@ -86,6 +86,7 @@ NAMES = {
     "counters": rf"topics/{N8}/{N4}/counters",
     "quarantine": r"quarantine/.+",
     "spark": r"spark/.+",
+    "archive": r"archive/.+",  # for other programs, see docs/archive.md
     "deleted": rf"topics/{N8}\.deleted/.+",
     "temporary": r".+\.tmp",
 }

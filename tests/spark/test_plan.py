@@ -175,6 +175,20 @@ def test_what_was_deleted_since_it_was_planned_is_a_loss(data: str) -> None:
     assert rows.num_rows == 1301
 
 
+def test_an_offset_that_is_named_for_a_shard_and_deleted_is_a_loss(data: str) -> None:
+    import pyarrow as pa
+
+    with esker.open(data) as store:
+        store["t"].delete(700, shard=0)
+    ((whole, _), _) = read(data, subscribe="t", startingOffsets="0")
+    assert whole.first == 700
+    named = '{"t": {"0": 600, "1": -2}}'
+    ((span, _), (other, _)) = read(data, subscribe="t", startingOffsets=named)
+    assert (span.first, other.first) == (600, 0)
+    with pytest.raises(esker.DataLoss, match="offsets 600 to 699 cannot be read: deleted"):
+        list(task(data, span, "fail").rows(pa.schema([("offset", pa.int64())])))
+
+
 def test_a_topic_that_was_made_anew_is_another_one(data: str) -> None:
     import pyarrow as pa
 
@@ -184,3 +198,19 @@ def test_a_topic_that_was_made_anew_is_another_one(data: str) -> None:
         store["u"].append_many([b"other"] * 20)
     with pytest.raises(esker.DataLoss, match="offsets 0 to 9"):
         list(task(data, span, "fail").rows(pa.schema([("offset", pa.int64())])))
+
+
+def test_a_worker_that_knew_the_topic_before_reads_the_one_that_is_there_now(data: str) -> None:
+    import pyarrow as pa
+
+    ((span, _),) = read(data, subscribe="u")
+    schema = pa.schema([("offset", pa.int64())])
+    assert sum(rows.num_rows for rows in task(data, span, "fail").rows(schema)) == 10
+    stale = plan._open.pop(data)  # of a worker, which lives on
+    with esker.open(data) as store:
+        del store["u"]
+        store["u"].append_many([b"other"] * 20)
+    ((span, _),) = read(data, subscribe="u")
+    plan.let_go()
+    plan._open[data] = stale
+    assert sum(rows.num_rows for rows in task(data, span, "fail").rows(schema)) == 20

@@ -10,6 +10,7 @@ values it makes the bytes. What to do about a damaged frame is decided further u
     state.py      the two-slot state page of a shard
     catalog.py    the store's identity and its list of topics
     commit.py     which staged segments make up a batch
+    archive.py    which Parquet files make up a topic's archive
     counters.py   the 1 KiB counters page, every field by name
     names.py      every file name, built and parsed
 

@@ -1,6 +1,7 @@
 """Every file name, built and parsed here.
 
-Names are made of numbers, never of what a user typed, and are sorted as numbers.
+Names are made of numbers, never of what a user typed (but in an archive), and are sorted as
+numbers.
 
     DATA/esker.store                         identity, written once
     DATA/catalog-00000007                    topics; the newest valid generation counts
@@ -15,6 +16,14 @@ Names are made of numbers, never of what a user typed, and are sorted as numbers
         00000004-00000000000000000000.seg    segment 4, sealed
         HEX.staged                           a segment made elsewhere, not yet a part of the shard
         state  counters  lock
+    DATA/archive/                            Parquet files, unless another place was named
+        topic=orders/                        what a user typed, escaped as Hive does it
+            _manifest.json  _lock            which files count; a kernel lock
+            partition=0/date=2026-11-15/     records of shard 0 and of that day
+                00000000000000000000-00000000000000081920-HEX.parquet
+                _HEX.parquet.tmp             one that is being made
+
+The names in an archive are for other programs to read, who take what begins with _ as hidden.
 """
 
 from __future__ import annotations
@@ -37,12 +46,18 @@ LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 DELETED: Final = ".deleted"
 STAGED: Final = ".staged"
+ARCHIVE: Final = "archive"
+MANIFEST: Final = "_manifest.json"
+ARCHIVE_LOCK: Final = "_lock"
+NAME_BYTES_MAX: Final = 255  # of a file, on every file system that matters
 
 _CATALOG = re.compile(r"catalog-(\d{8,})", re.ASCII)
 _SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)", re.ASCII)
 _JOURNAL = re.compile(r"(\d{8,})\.journal", re.ASCII)
 _COMMIT = re.compile(r"([0-9a-f]{32})-(\d{20})\.commit", re.ASCII)
 _STAGED = re.compile(r"([0-9a-f]{16})[0-9a-f]{16}\.staged", re.ASCII)
+_ARCHIVED = re.compile(r"(\d{20,})-(\d{20,})-[0-9a-f]{16}\.parquet", re.ASCII)
+_ARCHIVING = re.compile(r"_[0-9a-f]{16}\.parquet\.tmp", re.ASCII)
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 
 
@@ -120,3 +135,31 @@ def parse_commit(name: str) -> tuple[str, int] | None:
     """Writer and sequence of a commit."""
     found = _COMMIT.fullmatch(name)
     return (found[1], int(found[2])) if found else None
+
+
+def archived_topic(name: str) -> str:
+    """A topic's directory in an archive. Of what names may have, Hive escapes the colon only."""
+    return "topic=" + name.replace(":", "%3A")
+
+
+def archived_shard(number: int) -> str:
+    return f"partition={number}"
+
+
+def archived_day(day: str) -> str:
+    return f"date={day}"
+
+
+def archived(first: int, end: int, token: bytes) -> str:
+    """A Parquet file by its offsets; 8 random bytes, so that no two are ever the same."""
+    return f"{first:020d}-{end:020d}-{token.hex()}.parquet"
+
+
+def archiving(token: bytes) -> str:
+    """A Parquet file that is being made."""
+    return f"_{token.hex()}.parquet{TEMPORARY}"
+
+
+def is_archived(name: str) -> bool:
+    """Whether a name is of a Parquet file, whole or being made, that Esker wrote."""
+    return bool(_ARCHIVED.fullmatch(name) or _ARCHIVING.fullmatch(name))

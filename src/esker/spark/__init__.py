@@ -12,6 +12,7 @@
     plan.py         which offsets are read, and how they are divided
     tasks.py        what a worker is told
     rows.py         records as rows, in the workers
+    table.py        archive and log as one DataFrame; `esker.spark.table()`
     jobs/           archive, scrub, replay and so on, over whole logs
     session.py      a tuned local session; `esker.spark.session()`
     java.py         which Java Spark is started with
@@ -22,5 +23,6 @@ a session is asked for, so that a program without Spark does not pay for it.
 """
 
 from esker.spark.session import environment, require, session, shutdown
+from esker.spark.table import table
 
-__all__ = ["environment", "require", "session", "shutdown"]
+__all__ = ["environment", "require", "session", "shutdown", "table"]

@@ -71,7 +71,7 @@ def find_topics(asked: Wanted, *, missing_ok: bool = False) -> list[Shards]:
     store = reading(asked.path)
     if asked.pattern:
         matching = re.compile(asked.pattern)
-        return [_look(store, name, ()) for name in store if matching.fullmatch(name)]
+        return [look(store, name, ()) for name in store if matching.fullmatch(name)]
     known = list(store)
     lacking = [name for name in asked.topics if name not in known]
     if lacking and not missing_ok:
@@ -80,11 +80,12 @@ def find_topics(asked: Wanted, *, missing_ok: bool = False) -> list[Shards]:
             "A topic is there once somebody has created it or appended to it."
         )
     return [
-        _look(store, name, shards) for name, shards in asked.topics.items() if name not in lacking
+        look(store, name, shards) for name, shards in asked.topics.items() if name not in lacking
     ]
 
 
-def _look(store: Store, name: str, shards: tuple[int, ...]) -> Shards:
+def look(store: Store, name: str, shards: tuple[int, ...]) -> Shards:
+    """A fresh look at a topic; no shards: all of them."""
     try:
         return _views(store, name, shards)
     except TopicNotFound:  # deleted since we last looked; there may be another one of that name
@@ -155,7 +156,9 @@ def spans(asked: Wanted) -> list[tuple[Span, View]]:
     found = []
     for each in topics:
         for number, view in each.views.items():
-            first = max(begins[each.topic][number], _deleted_before(view))
+            first = begins[each.topic][number]
+            if not asked.starting.each:  # who names an offset of a shard is to get it, or be told
+                first = max(first, _deleted_before(view))
             end = min(ends[each.topic][number], view.visible)
             if first < end:
                 found.append((Span(each.topic, each.id, number, first, end), view))

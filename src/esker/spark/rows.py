@@ -23,7 +23,7 @@ from esker.engine.batch import TIMESTAMP, Batch
 from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
-from esker.spark.plan import Span, reading
+from esker.spark.plan import Span, look, reading
 
 BATCH_BYTES: Final = 4 << 20
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
@@ -133,8 +133,11 @@ def _whole(path: str, span: Span) -> Iterator[Batch | Gap]:
 
 
 def _found(path: str, span: Span) -> Iterator[Any]:
-    topic = reading(path)[span.topic]
+    store = reading(path)
     with suppress(TopicNotFound):  # deleted: whatever has not been read by now is missing
+        if store[span.topic]._existing().id != span.id:
+            look(store, span.topic, ())  # ours may be the one that had this name before
+        topic = store[span.topic]
         if topic._existing().id == span.id:
             yield from topic.batches(
                 span.first, span.end, shard=span.shard, gaps="yield", max_bytes=BATCH_BYTES

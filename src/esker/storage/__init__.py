@@ -12,6 +12,7 @@
     maps.py       mapped sealed files, least recently used let go first
     journal.py    the redo journals
     catalog.py    the identity file, the list of topics, replaced atomically
+    archive.py    Parquet files beside the log, and the manifest that says which of them count
     state.py      a shard's two-slot state page
     counters.py   a shard's mapped counters page
 

@@ -12,6 +12,7 @@ is done stays done, and nothing is done twice.
     streams.py      what those share that are streams: a checkpoint, and running to the end
     aggregating.py  aggregate: windows of time and their numbers, from a short description
     described.py    that description
+    archiving.py    archive: sealed segments as Parquet files
     compacting.py   compact: the last record of each key, into a new topic
     exporting.py    export: a topic as files
     importing.py    import: files as records of a topic, once
@@ -31,6 +32,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from esker.spark.jobs.aggregating import Aggregated, aggregate
+from esker.spark.jobs.archiving import Archived, archive
 from esker.spark.jobs.compacting import Compacted, compact
 from esker.spark.jobs.exporting import Exported, export
 from esker.spark.jobs.importing import Imported, import_
@@ -41,6 +43,7 @@ from esker.spark.jobs.scrubbing import Scrubbed, scrub
 
 JOBS: Final[dict[str, Callable[..., Any]]] = {
     "aggregate": aggregate,
+    "archive": archive,
     "compact": compact,
     "export": export,
     "import": import_,
@@ -50,6 +53,7 @@ JOBS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 __all__ = [
-    "JOBS", "Aggregated", "Compacted", "Exported", "Imported", "Profiled", "Progress", "Replayed",
-    "Scrubbed", "aggregate", "compact", "export", "import_", "profile", "replay", "scrub",
+    "JOBS", "Aggregated", "Archived", "Compacted", "Exported", "Imported", "Profiled", "Progress",
+    "Replayed", "Scrubbed", "aggregate", "archive", "compact", "export", "import_", "profile",
+    "replay", "scrub",
 ]  # fmt: skip
