@@ -5,7 +5,8 @@
 
 Each query runs once to warm up and three times to be timed, all formats in turn; the median counts.
 Everything is read from the page cache. The table gives seconds, and how long Esker took relative to
-Parquet (snappy); a goal is the most that may be.
+Parquet (snappy); a goal is the most that may be. What more segments and shards cost comes after it
+(spark_scale.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pyarrow as pa
 
 import esker
 import esker.spark
+from bench import spark_scale
 from bench.measure import RESULTS
 from esker.spark import jobs
 
@@ -61,14 +63,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bench = Bench(folder, SMOKE_RECORDS if options.smoke else RECORDS)
         lines = bench.run()
         floor = bench.floor()
+        bench.say("more segments, more shards")
+        scans = spark_scale.scans(bench.spark, folder, 10_000 if options.smoke else 1_000_000)
+        bench.say("planning over many segments; making them takes minutes")
+        plan = spark_scale.planning(folder, 1_000 if options.smoke else 100_000)
     finally:
         esker.spark.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
     print(table(lines, floor))
+    print()
+    print(spark_scale.table(scans, plan))
     if not options.smoke:
-        path = options.results / "spark.json"
-        told = [{**line._asdict(), "ratio": round(line.ratio, 3)} for line in lines]
-        path.write_text(json.dumps({"lines": told, "micro_batch_ms": floor}, indent=1) + "\n")
+        told = {
+            "lines": [{**line._asdict(), "ratio": round(line.ratio, 3)} for line in lines],
+            "micro_batch_ms": floor,
+            "layouts": [scan._asdict() for scan in scans],
+            "planning": plan._asdict(),
+        }
+        (options.results / "spark.json").write_text(json.dumps(told, indent=1) + "\n")
     return 0
 
 

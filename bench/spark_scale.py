@@ -4,8 +4,6 @@ The same million records of 200 bytes lie in 1, 10, 100 and 1,000 segments, and 
 shards; each is read as a whole. Then a process of its own plans a read over 100,000 segments, and
 tells how long that took and how much memory. These are in memory (/dev/shm) where there is one:
 making so many files is not what is measured.
-
-    python -m bench.spark --scale
 """
 
 from __future__ import annotations
