@@ -55,8 +55,8 @@ TWO_SEGMENTS: list[Step] = [  # the second of several small frames, which sealin
 
 STARTS = {"empty": EMPTY, "two segments": TWO_SEGMENTS}
 LOTS = len(STARTS) * len(ALPHABET)
-TARGET = 5_200  # states in each lot: its part of the floor, and a tenth on top
-MOST = {1: 64, 2: 16, 3: 2}  # how many states to look at around a change, by length
+TARGET = 4_500  # states in each lot: its part of the floor, and a little on top
+MOST = {1: 64, 2: 16, 3: 1}  # how many states to look at around a change, by length
 
 
 class Program(NamedTuple):
