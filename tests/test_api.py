@@ -342,3 +342,28 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 def test_small_records_are_smaller_than_the_buffer() -> None:
     assert SMALL_RECORD_BYTES * BUFFER_RECORDS <= 16 << 20
+
+
+def test_the_bytes_of_segments_are_right_as_they_come_and_go(still: esker.Store) -> None:
+    topic = still.create("t", segment_records=10)
+
+    def check() -> None:
+        still.tick()
+        counters = topic.counters()
+        sealed = sum(path.stat().st_size for path in Path(still.path).rglob("*.seg"))
+        assert counters["segments_bytes"] == sealed + counters["file_bytes"]
+
+    for size in (10, 200, 3000):
+        topic.append_many([b"x" * size] * 10)
+        check()
+    topic.append_many([b"y"] * 10)
+    check()
+    topic.delete(20)
+    check()
+    topic.append_many([b"z"] * 10)
+    check()
+    with still.stage("t", 0) as stage:
+        stage.append_many([b"w"] * 5)
+    still.attach("writer", 0, stage.tickets)
+    topic.append_many([b"v"])
+    check()

@@ -72,6 +72,7 @@ class Shard(Waited):
         self._looked = False
         self.buffer = CLOSED
         self.sealed: list[SealedSegment] = []
+        self.weighed: tuple[SealedSegment | None, int, int] = (None, 0, 0)  # see tally.py
         self.rolled: list[LogSegment] = []
         self.active: LogSegment | None = None
         self.segments: tuple[Segment, ...] = ()  # replaced as a whole; readers take it unlocked

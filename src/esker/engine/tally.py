@@ -105,11 +105,20 @@ def tell(shard: Shard) -> None:
         counters.set("directory_frames", log.frames)
         counters.set("directory_bytes", 24 * len(log.directory.positions))
     logs = [*shard.rolled, *([log] if log is not None and log not in shard.rolled else [])]
-    held = sum(segment.size for segment in shard.sealed) + sum(each.end for each in logs)
-    counters.set("segments_bytes", held)
+    counters.set("segments_bytes", _sealed_bytes(shard) + sum(each.end for each in logs))
     counters.set("maps", maps.made)
     counters.set("unmaps", maps.dropped)
     counters.set("map_evictions", maps.dropped)
     counters.set("mapped_bytes", maps.bytes)
     counters.set("mapped_files", maps.made - maps.dropped)
     counters.set("reader_cache_hits", maps.hits)
+
+
+def _sealed_bytes(shard: Shard) -> int:
+    """Sealed segments come at the end and go at the front: what was added up once stays so."""
+    sealed, (first, count, total) = shard.sealed, shard.weighed
+    if not sealed or sealed[0] is not first or count > len(sealed):
+        count = total = 0
+    total += sum(segment.size for segment in sealed[count:])
+    shard.weighed = (sealed[0] if sealed else None, len(sealed), total)
+    return total
