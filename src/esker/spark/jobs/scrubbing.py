@@ -68,7 +68,7 @@ def scrub(
     topics: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Scrubbed:
-    """Verify every checksum of a store, in parallel; what `esker verify` finds, sooner.
+    """Verify every checksum of a store, in parallel; finds what `esker verify` finds.
 
         store    the store's directory
         topics   names with commas; without them, all topics
