@@ -250,7 +250,7 @@ class _Out:
     pyarrow hands over many small pieces; they are written together.
     """
 
-    closed = False
+    closed = False  # pyarrow asks
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -274,15 +274,6 @@ class _Out:
         position, self._waiting = self.size - self._waiting, 0
         if parts:
             self._file.write(position, parts)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class Part:

@@ -364,3 +364,27 @@ def test_a_name_that_no_directory_can_have_is_refused() -> None:
         Archive(MemoryFiles(), ROOT, "x" * 250)
     with pytest.raises(InvalidName):
         Archive(MemoryFiles(), ROOT, ":" * 90)
+
+
+def of_one_day(first: int, end: int) -> Any:
+    made = rows(1, first, end)
+    stamps = pa.array([T0 + n for n in range(first, end)], SCHEMA.field("timestamp").type)
+    return made.set_column(3, SCHEMA.field("timestamp"), stamps)
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_a_batch_of_one_day_is_one_file_however_it_is_written(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arc, "PIECE", piece)
+    files, folder = disk(), "/data/t"
+    (made,) = write_days(files, folder, 1, [of_one_day(0, 0), of_one_day(0, 50)])
+    assert (made.first, made.end, made.rows) == (0, 50, 50)
+    assert damage(files, folder, made) == ""
+
+
+def test_a_file_that_cannot_even_be_begun_leaves_nothing() -> None:
+    files = disk()
+    with pytest.raises((OSError, ValueError, pa.ArrowException)):
+        write_days(files, "/data/t", 1, [of_one_day(0, 5)], "no such thing")
+    assert list(files.contents()) == []
