@@ -88,6 +88,8 @@ def scrub(
         known.update((each.piece.path, each) for each in done)
         teller.add(sum(_weight(each.piece) for each in done))
     report = dealt.check(SYSTEM_FILES, root, known, only)
+    if report.problems and report.writers:  # one of them may have sealed or rolled meanwhile
+        report = dealt.check(SYSTEM_FILES, root, {}, only)
     return Scrubbed(
         path=root, ok=report.ok, problems=report.problems, gaps=report.gaps,
         writers=report.writers, topics=report.topics, shards=report.shards, files=report.files,
