@@ -63,6 +63,9 @@ class Window:
 
     Pieces grow while they are asked for one behind the other, and are small again after a leap: so
     small frames are read in bulk, and of large ones whose bodies nobody wants only the headers.
+
+    The file may become shorter meanwhile: its writer gives back, before it seals a log, the room
+    that it had taken ahead. From then on `size` is what is left.
     """
 
     __slots__ = ("_data", "_file", "_piece", "_start", "size")
@@ -76,15 +79,17 @@ class Window:
 
     def at(self, position: int, size: int) -> Any:
         """Bytes [position, position + size), fewer at the end of the file."""
-        size = min(size, self.size - position)
+        size = max(0, min(size, self.size - position))
         begin = position - self._start
-        if begin < 0 or begin + size > len(self._data):
+        if size and (begin < 0 or begin + size > len(self._data)):
             follows = 0 <= begin <= len(self._data)
             self._piece = min(self._piece * 4, _WINDOW) if follows else _GLANCE
             wanted = min(max(size, self._piece), self.size - position)
             self._data = memoryview(self._file.read(position, wanted))
             self._start = position
             begin = 0
+            if len(self._data) < wanted:
+                self.size = position + len(self._data)
         return self._data[begin : begin + size]
 
 
@@ -92,36 +97,36 @@ def walk(
     file: Readable, salt: int, start: int, *, size: int | None = None, bodies: bool = True
 ) -> Walk:
     """Hop over all frames from `start`; with `bodies`, verify each body too."""
-    size = file.size() if size is None else size
-    window = Window(file, size)
+    window = Window(file, file.size() if size is None else size)
     frames: list[tuple[int, Header]] = []
     flaws: list[Flaw] = []
     position = end = start
     watermark = 0
-    while position < size:
+    while position < window.size:
         header = frame.decode_header(window.at(position, frame.HEADER_SIZE), 0, position, salt)
         if isinstance(header, Damage):
             following = find_frame(window, salt, position + _STEP)
             zero = header.zero and following is None and _zeros(window, position)
-            flaws.append(Flaw(position, following or size, header.reason, None, zero))
+            flaws.append(Flaw(position, following or window.size, header.reason, None, zero))
             if following is None:
                 break
             position = following
             continue
         watermark = max(watermark, header.synced)
         damage = None
-        if position + header.size > size:
-            damage = Damage("the file ends inside a frame")
-        elif bodies:
+        if bodies and position + header.size <= window.size:
             body = window.at(position + frame.HEADER_SIZE, header.body_size)
             damage = frame.body_damage(header, body, salt)
+        if position + header.size > window.size:
+            damage = Damage("the file ends inside a frame")
         if damage is not None:
-            flaws.append(Flaw(position, min(position + header.size, size), damage.reason, header))
+            behind = min(position + header.size, window.size)
+            flaws.append(Flaw(position, behind, damage.reason, header))
         else:
             frames.append((position, header))
             end = position + header.size
         position += header.size
-    return Walk(frames, flaws, end, size, watermark)
+    return Walk(frames, flaws, end, window.size, watermark)
 
 
 def find_frame(window: Window, salt: int, start: int) -> int | None:

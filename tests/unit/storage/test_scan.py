@@ -159,3 +159,46 @@ def test_where_nothing_follows_nothing_is_found(log: LogSegment) -> None:
     assert scan.find_frame(window, log.salt, log.end + 100) is None
     assert scan.find_frame(window, log.salt + 1, fmt.HEADER_SIZE) is None
     assert scan.find_frame(window, log.salt, fmt.HEADER_SIZE) == fmt.HEADER_SIZE
+
+
+class Trimmed:
+    """A log whose writer gives back the room behind its end just before the nth read."""
+
+    def __init__(self, log: LogSegment, nth: int, size: int) -> None:
+        self._log, self._left, self._size, self.reads = log, nth, size, 0
+
+    def size(self) -> int:
+        return self._log.file.size()
+
+    def read(self, position: int, size: int) -> bytes:
+        self.reads += 1
+        assert self.reads < 100, "it reads for ever"
+        self._left -= 1
+        if self._left == 0:
+            self._log.file.truncate(self._size)
+        return self._log.file.read(position, size)
+
+
+@pytest.mark.parametrize("bodies", [True, False])
+@pytest.mark.parametrize("rest", [b"", frame.MAGIC * 50_000])
+def test_a_log_may_become_shorter_under_a_walk(log: LogSegment, bodies: bool, rest: bytes) -> None:
+    before = walk(log).frames
+    nth = reads = 0
+    while nth <= reads:
+        nth += 1
+        log.file.allocate(log.end + 4_000_000)
+        log.file.write(log.end + 8, [rest])
+        trimmed = Trimmed(log, nth, log.end)
+        seen = scan.walk(trimmed, log.salt, fmt.HEADER_SIZE, bodies=bodies)
+        reads = trimmed.reads
+        assert seen.frames == before
+        assert seen.end == log.end
+        log.file.truncate(log.end)
+    assert reads > 3
+
+
+def test_a_frame_that_is_cut_under_a_walk_is_not_shown(log: LogSegment) -> None:
+    *_, (last, _) = walk(log).frames
+    seen = scan.walk(Trimmed(log, 1, last + frame.HEADER_SIZE), log.salt, fmt.HEADER_SIZE)
+    assert seen.end == last
+    assert [flaw.reason for flaw in seen.flaws] == ["the file ends inside a frame"]
