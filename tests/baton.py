@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -112,6 +113,10 @@ class Baton:
 
     def run(self, *works: Callable[[], Any]) -> None:
         """Run the works, each on a thread of its own, until all have ended."""
+        with _on_one_processor():
+            self._run(*works)
+
+    def _run(self, *works: Callable[[], Any]) -> None:
         for number, work in enumerate(works):
             self.spawn(getattr(work, "__name__", "work") + f"-{number}", work)
         global _baton
@@ -272,6 +277,24 @@ class Baton:
     def sleep(self, seconds: float) -> None:
         if self._task is not None:
             self.wait(lambda: False, seconds, "sleep")
+
+
+@contextmanager
+def _on_one_processor() -> Iterator[None]:
+    """Threads that take turns, and those that they start, wake each other faster on one.
+
+    On a machine whose processors are all busy, twice as fast: the one that wakes another gives way.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    os.sched_setaffinity(0, {sorted(allowed)[worker % len(allowed)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 # ---- points between the lines ----------------------------------------------------------------

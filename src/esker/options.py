@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -131,9 +132,15 @@ def topic_options(base: TopicOptions | None = None, **given: Any) -> TopicOption
     return options
 
 
-def _checked(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+@cache
+def _accepted(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """The names that its options are given by."""
     known = set(kind.__struct_fields__)
-    accepted = known | {name for name, field in _TIMES.items() if field in known}
+    return frozenset(known | {name for name, field in _TIMES.items() if field in known})
+
+
+def _checked(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    accepted = _accepted(kind)
     checked: dict[str, Any] = {}
     for name, value in given.items():
         if name not in accepted:

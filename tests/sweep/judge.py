@@ -20,6 +20,7 @@ frame; nothing here asks the engine what is damaged.
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,9 +63,12 @@ def _bark(*_: Any) -> None:
 def watchdog() -> Iterator[None]:
     """Ends every `look` that computes for more than two seconds."""
     before = signal.signal(signal.SIGVTALRM, _bark)
+    logger = logging.getLogger("esker")
+    logger.disabled = True  # it would tell of every finding, thousands of times
     try:
         yield
     finally:
+        logger.disabled = False
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -83,11 +83,7 @@ class Platter(MemoryFiles):
         super().make_dir(path)
 
     def list(self, path: str) -> list[str]:
-        inside = path.rstrip("/") + "/"
-        size = len(inside)
-        found = {name[size:].partition("/")[0] for name in self.files if name.startswith(inside)}
-        found.update(n[size:].partition("/")[0] for n in self.dirs if n.startswith(inside))
-        return sorted(found)
+        return sorted(_entries(frozenset(self.files), frozenset(self.dirs)).get(path, ()))
 
     def lock(self, path: str, note: str, *, wait: bool = False) -> MemoryLock | Holder:
         if path in self.dirs:
@@ -105,6 +101,18 @@ class Platter(MemoryFiles):
 
     def pid(self) -> int:
         return 4242
+
+
+@lru_cache(maxsize=256)
+def _entries(files: frozenset[str], dirs: frozenset[str]) -> dict[str, set[str]]:
+    """The names in every directory: of what lies in it, or somewhere below."""
+    found: dict[str, set[str]] = {}
+    for name in files | dirs:
+        while name != "/":
+            above, _, own = name.rpartition("/")
+            name = above or "/"
+            found.setdefault(name, set()).add(own)
+    return found
 
 
 # ---- the truth about a store -----------------------------------------------------------------

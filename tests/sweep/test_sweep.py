@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.suite]
 
 LOTS: Final = 30
 BY_JOURNAL: Final = ("journalled", "redone")  # other files are swept where opening costs less
-SEVERAL: Final = 1_300  # of several damages at once, in each lot
+SEVERAL: Final = 650  # of several damages at once, in each lot
 VERIFIED, REPAIRED, WRITTEN = 41, 331, 67  # one of so many is also held against these
 NEW: Final = b"written after the damage"
 SILENT: Final = ("counters", "lock")  # what verify says nothing of, see docs/repair.md
