@@ -132,6 +132,10 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or libraries that count their objects at the end take these for leaks
+
+
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is nothing to deal out
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Deals out tests singly, but those of Spark to one worker, in which they share one JVM.

@@ -59,9 +59,9 @@ FRAME = Layout(
 SUMMARY = Layout("Summary", "QQQQqqQQ", "records frames end raw low high chain sections")
 TRAILER = Layout("Trailer", "8sQQQ", "magic footer whole checksum")
 STATE = Layout(
-    "State", "4sHHQQIIqQQqqq16s16s392sQ",
+    "State", "4sHHQQIIqQQqqq16s16sQ384sQ",
     "magic version flags generation topic shard epoch ceiling segment position end earliest evicted"
-    " boot store zeros checksum",
+    " boot store losses lost checksum",
 )  # fmt: skip
 JOURNAL = Layout(
     "Journal", "8sHH4s16sQQqQ", "magic version size mark store number salt created checksum"
@@ -176,6 +176,11 @@ def staged(data: bytes, ticket: dict[str, Any]) -> list[bytes]:
     return found
 
 
+def losses(slot: Any) -> list[tuple[int, int]]:
+    """§11: what was evicted, [first, end)."""
+    return [unpack_from("<qq", slot.lost, 16 * n) for n in range(min(slot.losses, 24))]
+
+
 @lru_cache(4096)
 def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
     """§11: the slot that counts, None if there is none, and what is wrong with the page."""
@@ -192,8 +197,16 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
             continue
         slot = STATE.at(page)
         slots.append(slot)
-        if slot[:2] != (b"ESKS", 1) or slot.flags > 1 or slot.zeros.strip(b"\0"):
+        if slot[:2] != (b"ESKS", 1) or slot.flags > 1:
             flaws.append((at, "state slot header"))
+        bounds = [-1, *(bound for loss in losses(slot) for bound in loss), slot.earliest + 1]
+        if (
+            slot.losses > 24
+            or slot.lost[16 * slot.losses :].strip(b"\0")
+            or any(before >= after for before, after in pairwise(bounds))
+            or slot.evicted != max(bounds[-2], 0)
+        ):
+            flaws.append((at + 112, "losses of a state slot"))
     slots.sort(key=lambda slot: slot.generation)
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
         flaws.append((8, "state slots were not written in turn"))
@@ -669,6 +682,8 @@ class Judge:
             number, before = piece.number, (end, link, header.salt, high)
         records = [record for record in records if record.offset >= earliest]
         gaps = [Gap(max(g.first, earliest), g.last, g.reason) for g in gaps if g.last >= earliest]
+        evicted = losses(page) if page else []
+        gaps = [*(Gap(first, end - 1, "evicted") for first, end in evicted), *gaps]
         self.shards[entry["name"], shard] = Shard(records, gaps, before[0])
         self.agree(where, page, entry, pieces, before[0])
 
@@ -785,7 +800,7 @@ class Judge:
         durability = entry["options"]["durability"]
         if durability == "disk" and pieces and end > (page.ceiling if page else 0):
             self.problem(path, 32, f"offsets up to {end} were not set aside")
-        if page and (page.evicted or page.earliest > max(end, page.end)):
+        if page and page.earliest > max(end, page.end):
             self.problem(path, 64, f"begins at {page.earliest} and ends at {end}")
         if durability == "ephemeral" and pieces:
             self.problem(where, 0, "segments of a topic that has none")

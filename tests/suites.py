@@ -33,7 +33,7 @@ FLOORS: Final = {
     "real kills": 3_000,
     "model steps": 50_000,
     "schedules": 5_000,
-    "mutants": 115,
+    "mutants": 130,
     "spark worker kills": 60,
     "spark driver kills": 8,
 }

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
@@ -530,9 +531,11 @@ CLEAN: list[tuple[str, Damage]] = [
     ("4608 bytes", lambda p: p.cut(T + "state", 4607)),
     ("state slot checksum", lambda p: p.flip(T + "state", 20)),
     ("state slot header", lambda p: p.state(flags=3)),
-    ("state slot header", lambda p: p.state(zeros=b"x".ljust(392, b"\0"))),
+    ("losses", lambda p: p.state(lost=b"x".ljust(384, b"\0"))),
+    ("losses", lambda p: p.state(losses=1, lost=pack("<qq", 3, 3).ljust(384, b"\0"))),
+    ("losses", lambda p: p.state(losses=1, evicted=3, lost=pack("<qq", 2, 3).ljust(384, b"\0"))),
     ("begins at", lambda p: p.state(earliest=8)),
-    ("begins at", lambda p: p.state(evicted=1)),
+    ("losses", lambda p: p.state(evicted=1)),
     ("not written in turn", lambda p: p.state(generation=4)),
     ("state of another shard", lambda p: p.state(shard=1)),
     ("not closed", lambda p: p.state(flags=0)),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from esker.aio import AsyncStore, AsyncTopic, aopen
     from esker.engine.batch import SCHEMA, Batch
     from esker.engine.recovery import Finding, Recovery
+    from esker.engine.retention import Eviction
     from esker.engine.slices import Slice
     from esker.engine.store import Store
     from esker.engine.store import open_store as open
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         StoreForked,
         TooManyFiles,
         TopicExists,
+        TopicFull,
         TopicNotFound,
         UnsafePath,
         WouldBlock,
@@ -73,6 +75,7 @@ _HOMES = {
     "SCHEMA": "esker.engine.batch",
     "Finding": "esker.engine.recovery",
     "Recovery": "esker.engine.recovery",
+    "Eviction": "esker.engine.retention",
     "repair": "esker.upkeep.repair",
     "Action": "esker.upkeep.report",
     "Problem": "esker.upkeep.report",
@@ -106,6 +109,7 @@ __all__ = [
     "DataLoss",
     "DiskFull",
     "EskerError",
+    "Eviction",
     "Finding",
     "FormatTooNew",
     "Gap",
@@ -137,6 +141,7 @@ __all__ = [
     "TooManyFiles",
     "Topic",
     "TopicExists",
+    "TopicFull",
     "TopicNotFound",
     "UnsafePath",
     "Verification",

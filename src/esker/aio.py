@@ -27,6 +27,7 @@ from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
 from esker.engine.recovery import Recovery
+from esker.engine.retention import Eviction
 from esker.engine.slices import Slice
 from esker.engine.store import Mode, Store, open_store
 from esker.engine.topic import Topic
@@ -115,6 +116,12 @@ class AsyncStore:
     @property
     def path(self) -> str:
         return self._store.path
+
+    async def retention_plan(self) -> list[Eviction]:
+        return await self._run(self._store.retention_plan)
+
+    async def retain(self) -> list[Eviction]:
+        return await self._run(self._store.retain)
 
     def statistics(self) -> dict[str, int]:
         return self._store.statistics()

@@ -86,6 +86,12 @@ class TopicExists(EskerError):
     code = "topic_exists"
 
 
+class TopicFull(EskerError):
+    """A topic with discard="reject" is at its cap; nothing was appended."""
+
+    code = "topic_full"
+
+
 class OffsetOutOfRange(EskerError, IndexError):
     """`topic[n]` outside of what the topic holds."""
 

@@ -46,6 +46,7 @@ JOURNAL_ENTRY_BYTES_MAX: Final = 1 << 20  # a shard with more to sync is synced 
 
 Durability = Literal["fsync", "disk", "memory", "ephemeral"]
 Compression = Literal["none", "zstd"]
+Discard = Literal["old", "reject"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|kB|KB|MB|GB)?", re.ASCII)
@@ -88,14 +89,25 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
     segment_records: int = 0  # 0: no limit
     segment_age_us: int = 0  # 0: no limit
     max_record_bytes: int = RECORD_BYTES_DEFAULT
+    # how much is kept of each shard; 0: all of it
+    cap_records: int = 0
+    cap_bytes: int = 0
+    ttl_us: int = 0
+    keep_segments: int = 1  # so many are kept whatever caps and ttl say, the written one included
+    discard: Discard = "old"  # what happens at a cap: the oldest goes, or the newest is refused
 
 
 _SIZES = {
-    "segment_bytes", "max_record_bytes", "compress_min_bytes",
+    "segment_bytes", "max_record_bytes", "compress_min_bytes", "cap_bytes",
     "max_unflushed_bytes", "journal_bytes", "mapped_bytes",
 }  # fmt: skip
-_TIMES = {"linger": "linger_us", "sync_interval": "sync_interval_us",
-          "commit_window": "commit_window_us", "segment_age": "segment_age_us"}  # fmt: skip
+_TIMES = {
+    "linger": "linger_us", "sync_interval": "sync_interval_us", "ttl": "ttl_us",
+    "commit_window": "commit_window_us", "segment_age": "segment_age_us",
+}  # fmt: skip
+_CHOICES: dict[str, Any] = {
+    "durability": Durability, "compression": Compression, "discard": Discard,
+}  # fmt: skip
 _RANGES = {
     "shards": (1, SHARDS_MAX),
     "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
@@ -108,6 +120,8 @@ _RANGES = {
     "sync_interval_us": (0, TIME_US_MAX),
     "commit_window_us": (0, TIME_US_MAX),
     "segment_age_us": (0, TIME_US_MAX),
+    "ttl_us": (0, TIME_US_MAX),
+    "keep_segments": (1, 1 << 32),
 }
 
 
@@ -157,8 +171,8 @@ def _checked(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any
 
 
 def _check_one(name: str, value: Any) -> None:
-    if name in ("durability", "compression"):
-        allowed = get_args(Durability if name == "durability" else Compression)
+    if name in _CHOICES:
+        allowed = get_args(_CHOICES[name])
         if value not in allowed:
             raise InvalidOption(f"{name}={value!r}: one of {', '.join(allowed)}")
         return

@@ -55,15 +55,16 @@ class Driver:
     # -- steps --
 
     def create(
-        self, topic: str, durability: str, segment_bytes: int = 4096, compression: str = "none"
-    ) -> None:
+        self, topic: str, durability: str, segment_bytes: int = 4096, compression: str = "none",
+        cap_records: int = 0,
+    ) -> None:  # fmt: skip
         if topic in self._store:
             return  # made in an earlier life
-        self.ledger.creating(topic, durability)
+        self.ledger.creating(topic, durability, cap_records)
         try:
             self._store.create(
                 topic, durability=durability, segment_bytes=segment_bytes,
-                compression=compression, compress_min_bytes=256,
+                compression=compression, compress_min_bytes=256, cap_records=cap_records,
             )  # fmt: skip
         except esker.EskerError:
             self.ledger.forget(topic)  # or an append would make it, with the default options
@@ -116,6 +117,9 @@ class Driver:
     def tick(self, seconds: float = 1.0) -> None:
         self.clock.forward(seconds)
         self._store.tick()
+        for name, page in self.ledger.pages.items():
+            if page.cap and page.created:
+                self.ledger.evicted(name, self._store[name].earliest())
 
     def forget(self, topic: str, keep: int = 1) -> None:
         """Delete all records but the last few."""
@@ -174,9 +178,11 @@ def mixed(
     if wide:
         classes |= {"g": "fsync", "h": "fsync", "i": "disk"}
     steps: list[Step] = [("create", name, durability) for name, durability in classes.items()]
+    capped = [("create", "e", "disk", 4096, "none", 3)] if deleting else []
+    steps += capped
     for _ in range(length):
-        topic = chance.choice(list(classes))
-        if deleting and chance.random() < 0.2:
+        topic = chance.choice([*classes, *("e" for _ in capped)])
+        if deleting and topic != "e" and chance.random() < 0.2:
             if chance.random() < 0.3:
                 topics = tuple(chance.sample(list(classes), chance.randrange(1, 3)))
                 steps.append(("attach", topics, chance.randrange(1, 4)))

@@ -13,6 +13,7 @@ the invariants are those of docs/recovery.md:
     I6  class disk: no offset that was acknowledged as written is given to another record
     I7  a batch is there as a whole or not at all
     I8  what was deleted does not come back, and nothing else goes with it
+    I9  what was evicted does not come back, is one exact Gap, and the cap is left
     I21 every loss is named: a new Gap is in the report of the recovery, and the other way round
 
 `look_at` reads a store into an `Outcome`, which holds no store any more; one outcome can be held
@@ -58,9 +59,11 @@ class Outcome(NamedTuple):
 class Page:
     """What was promised about one topic."""
 
-    def __init__(self, name: str, durability: str) -> None:
+    def __init__(self, name: str, durability: str, cap: int = 0) -> None:
         self.name = name
         self.durability = durability
+        self.cap = cap  # how many offsets retention has to leave; 0: it may take none
+        self.gone = 0  # retention has taken what is below
         self.created = False
         self.settled: list[tuple[int, bytes]] = []  # survived the last opening: durable for good
         self.gaps: list[tuple[int, int, str]] = []  # reported by then: there for good
@@ -91,7 +94,7 @@ class Page:
         self.floor, self.falling = self.falling, 0
 
     def copy(self) -> Page:
-        other = Page(self.name, self.durability)
+        other = Page(self.name, self.durability, self.cap)
         for name, value in vars(self).items():
             setattr(other, name, value[:] if isinstance(value, list) else value)
         return other
@@ -117,7 +120,17 @@ class Ledger:
         """Equal for ledgers that promise the same."""
         if self._strength[0] != self.version:
             promises = [
-                (p.name, p.created, p.durable, p.reached, p.floor, *p.settled, *p.written, *p.gaps)
+                (
+                    p.name,
+                    p.created,
+                    p.durable,
+                    p.reached,
+                    p.floor,
+                    p.gone,
+                    *p.settled,
+                    *p.written,
+                    *p.gaps,
+                )
                 for p in self.pages.values()
             ]
             self._strength = (self.version, hash(tuple(promises)))
@@ -125,8 +138,15 @@ class Ledger:
 
     # -- told by the driver --
 
-    def creating(self, name: str, durability: str) -> None:
-        self.pages[name] = Page(name, durability)
+    def creating(self, name: str, durability: str, cap: int = 0) -> None:
+        self.pages[name] = Page(name, durability, cap)
+
+    def evicted(self, name: str, before: int) -> None:
+        """A reader was told that what is below is gone: then it stays so."""
+        page = self.pages[name]
+        if before > page.gone:
+            page.gone = before
+            self.version += 1
 
     def forget(self, name: str) -> None:
         """Its creation failed, perhaps only after it was there."""
@@ -210,7 +230,8 @@ class Ledger:
         for page in there:
             page.created, page.dropping = True, False
             if page.name in found:
-                page.settled, page.gaps = found[page.name].records, found[page.name].gaps
+                page.gone, seen = without_evicted(page, found[page.name])
+                page.settled, page.gaps = seen.records, seen.gaps
                 page.floor, page.falling = found[page.name].first, 0
         self.version += 1
 
@@ -236,7 +257,7 @@ class Ledger:
             elif page.durability != "ephemeral":  # of those only the next offset is promised
                 check_page(page, found, death)
                 if reported:
-                    check_report(page, found, outcome)
+                    check_report(page, without_evicted(page, found)[1], outcome)
         self._check_together(outcome)
 
     def _check_together(self, outcome: Outcome) -> None:
@@ -250,6 +271,7 @@ class Ledger:
                     or page.dropping
                     or page.falling
                     or page.floor
+                    or page.cap
                     or found is None
                 ):
                     continue  # deleted, or perhaps
@@ -351,11 +373,28 @@ def _read(
     return Found(records, gaps, end, end if first is None else first), None
 
 
+def without_evicted(page: Page, found: Found) -> tuple[int, Found]:
+    """What retention has taken, up to where, and the rest, as if the topic began there."""
+    evicted = [gap for gap in found.gaps if gap[2] == "evicted"]
+    if not evicted:
+        assert not page.gone, f"I9 {page.name}: what was evicted before {page.gone} is back"
+        return 0, found
+    ((first, last, _),) = evicted  # one gap, from the beginning on
+    assert first == found.first, f"I9 {page.name}: {first}..{last} in the middle of the topic"
+    assert last + 1 >= page.gone, f"I9 {page.name}: evicted before {page.gone}, now {last + 1}"
+    assert page.cap, f"I9 {page.name}: {first}..{last} was taken, and nobody asked for it"
+    assert found.end - last - 1 >= page.cap, f"I9 {page.name}: more was taken than the cap allows"
+    rest = [gap for gap in found.gaps if gap[2] != "evicted"]
+    return last + 1, Found(found.records, rest, found.end, last + 1)
+
+
 def check_page(page: Page, found: Found, death: Death) -> None:
     name, first = page.name, found.first
     assert first == page.floor or first == page.falling > 0, (
         f"I8 {name}: begins at {first}, deleted were those before {page.floor}"
     )
+    _, found = without_evicted(page, found)
+    first = found.first
     settled = [record for record in page.settled if record[0] >= first]
     head, rest = found.records[: len(settled)], found.records[len(settled) :]
     assert head == settled, f"I1 {name}: records that had survived before are gone or different"

@@ -116,6 +116,7 @@ SCENARIOS: dict[str, Scenario] = {
     # the store
     "create": Scenario(F, [("create", "n", "disk"), ("wait", "n"), ("create", "k", "fsync")]),
     "delete a topic": Scenario(F | {"x": "disk"}, [("drop", "x"), ("tick",)]),
+    "evict": Scenario({"c": "disk"}, [("tick",)], [("many", "c", 3, BIG)] * 3),
     "delete records": Scenario(F, [("forget", "f"), ("tick",)], [*ROLLED, ("tick",)]),
     "close": Scenario(F | D, [("append", "f"), ("append", "d"), ("close",)]),
     "close with a journal": Scenario(
@@ -149,6 +150,7 @@ IN_USE: dict[str, list[Step]] = {
 }  # fmt: skip
 EXTRAS: dict[str, dict[str, Any]] = {
     "s": {"shards": SHARDS}, "z": {"compression": "zstd"}, "o": {"segment_age": "5s"},
+    "c": {"cap_records": 4},
 }  # fmt: skip
 
 
@@ -178,7 +180,7 @@ class Program(Driver):
         if topic not in EXTRAS:
             self.create(topic, durability)
             return
-        self.ledger.creating(topic, durability)
+        self.ledger.creating(topic, durability, EXTRAS[topic].get("cap_records", 0))
         self._store.create(topic, durability=durability, segment_bytes=4096, **EXTRAS[topic])
         self.ledger.created(topic)
 

@@ -249,7 +249,7 @@ def important(of: Shape, path: str) -> set[int]:
         return _important_in_journal(data)
     if kind == "state":
         slots = (range(at, at + state_format.SLOT_SIZE) for at in state_format.SLOT_POSITIONS)
-        return {at for slot in slots for at in slot if at % 512 < 112 or at % 512 >= 504}
+        return {at for slot in slots for at in slot if at % 512 < 136 or at % 512 >= 504}
     if kind == "counters":  # what is believed after a crash: magic and version, and two lines
         return {*range(64), *range(13 * 64, 15 * 64)}
     return set(range(size))

@@ -269,16 +269,16 @@ def closed() -> Shape:
 
 
 def rich() -> Shape:
-    """Closed cleanly: class disk, compressed, every column, two segments and a log."""
+    """Closed cleanly: class disk, compressed, every column, two segments and a log; one evicted."""
     disk = SimulatedDisk(6)
     with opened(disk) as store:
         store.create("none")  # without records, so that there are two catalogs
         topic = store.create(
             "t", durability="disk", segment_records=16, segment_bytes=8192,
-            compression="zstd", compress_min_bytes=64,
+            compression="zstd", compress_min_bytes=64, cap_records=40,
         )  # fmt: skip
         before = disk.kill()
-        for batch in range(5):
+        for batch in range(7):
             topic.append_many(_rich(batch, 8))
         store.tick()
         wrote, _ = contents(store)

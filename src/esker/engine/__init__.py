@@ -20,6 +20,8 @@
     replay.py      journals of dead processes, written into the logs they speak of
     recatalog.py   names and options of topics, found again in their segments
     attach.py      batches made elsewhere: staged, committed once, attached to their shards
+    floor.py       where a shard begins, and what became of what was before
+    retention.py   caps and ages: what is evicted, and what is refused
     removal.py     what is deleted on request: topics, and records before an offset
     findings.py    what recovery may find, in words
     quarantine.py  the place for what cannot be used and must not be lost

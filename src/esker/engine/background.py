@@ -1,4 +1,4 @@
-"""The only threads of the engine: one for lingering buffers and ticks, one for sealing.
+"""The only threads of the engine: one for lingering buffers and ticks, one for what takes longer.
 
 Both do nothing but call the core at the right time; `Background.step` is the same work without
 threads, for tests and for `background=False`. What fails in the background is not lost: a failed
@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from esker.engine import tally
+from esker.engine import retention, tally
 from esker.engine.attach import attach_all, commits, pending
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
@@ -24,6 +24,7 @@ from esker.format import names
 from esker.format.commit import Commit
 from esker.storage.files import join
 
+RETAIN_LOOK = retention.LOOK_SECONDS
 SEAL_DELAY = 0.1  # seconds between one sealing and the next
 ATTACH_LOOK = 0.05  # seconds between looks for commits, where there have been any
 ATTACH_LOOK_RARELY = 2.0  # and where there have not
@@ -48,6 +49,8 @@ class Background:
         self._dirty: dict[Shard, None] = {}
         self._next_tick = 0.0
         self._next_age = 0.0  # when to look for logs that are too old
+        self._next_retain = 0.0  # when to look at all topics with caps and ages
+        self._retain_now = self._retaining = False
         self._next_attach = 0.0  # when to look for batches that other processes have committed
         self._attached: set[str] = set()  # commits that are done with
         self._not_attached = ""  # why the last look failed
@@ -74,6 +77,11 @@ class Background:
     def age_soon(self) -> None:
         """A shard was opened whose logs are rolled by age."""
         self._next_age = 0.0
+        self._nudge(0.0)
+
+    def retain_soon(self) -> None:
+        """There is a topic with caps or ages."""
+        self._retaining, self._next_retain = True, 0.0
         self._nudge(0.0)
 
     def reserve_soon(self, shard: Shard) -> None:
@@ -120,6 +128,10 @@ class Background:
             self._sync(list(urgent))
         if now >= self._next_age:
             self._next_age = now + self._roll_aged()
+        if now >= self._next_retain or not self._context.options.background:
+            self._next_retain = now + RETAIN_LOOK
+            self._retain_now = self._retaining
+            self._wake_sealer.set()
         if now >= self._next_attach or not self._context.options.background:
             self._next_attach = now + self._attach()
         if self._dirty and now >= self._next_tick:
@@ -183,6 +195,8 @@ class Background:
             due.append(self._next_age)
         if self._dirty:
             due.append(self._next_tick)
+        if self._retaining:
+            due.append(self._next_retain)
         if any(shard.writing for shard in self._context.shards):
             due.append(self._next_attach)
         if not due:
@@ -210,10 +224,16 @@ class Background:
     def seal_step(self) -> bool:
         """Seal one rolled log. False when there is none."""
         self.remove()
+        if self._retain_now:
+            self._retain_now = False
+            self._context.retain()
         while self._to_seal:
             shard = self._to_seal[0]
             try:
                 if shard.seal_next():
+                    if retention.has_policy(shard.entry.options):
+                        with retention.failing_quietly(shard):
+                            retention.retain(shard)
                     return True
             except EskerError as problem:
                 if shard.counters is not None:

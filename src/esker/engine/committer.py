@@ -24,6 +24,7 @@ from esker.engine import tally
 from esker.engine.buffer import CLOSED
 from esker.engine.context import Context
 from esker.engine.intake import encode
+from esker.engine.retention import refuse
 from esker.engine.shard import Shard
 from esker.errors import CommitTimeout, EskerError
 from esker.format import names
@@ -228,6 +229,9 @@ class Committer:
 
     def _write_group(self, group: list[Ticket]) -> bool:
         shard = group[0].shard
+        if len(group) > 1 and shard.entry.options.discard == "reject":  # some may be refused
+            written = [self._write_group([ticket]) for ticket in group]
+            return any(written)
         values: list[bytes] = []
         extras: dict[int, Extra] = {}
         for ticket in group:
@@ -241,6 +245,7 @@ class Committer:
             with shard.lock:
                 if shard.buffer is not CLOSED:
                     shard._flush(now)
+                refuse(shard, len(values), sum(body.size for body in bodies))
                 first = shard._write(bodies)
         except Exception as problem:  # an interrupt is the leader's alone
             for ticket in group:

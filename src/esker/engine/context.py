@@ -76,6 +76,7 @@ class Context:
         self.closed = False
         self.forked = False
         self.recover_again = _nothing  # set by the store
+        self.retain = _nothing  # set by the store: look at every topic with a policy
         self.is_listed: Callable[[int], bool] = _never  # set by the store: a topic in the catalog?
         self.forsaken: Callable[[TopicEntry], None] = _unheard  # set by the store: it was deleted
         self.committer: Committer

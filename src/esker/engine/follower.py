@@ -24,7 +24,7 @@ from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.counters import WORD
 from esker.format.segment import HEADER_SIZE, misplaced
-from esker.format.state import State
+from esker.format.state import Losses, State
 from esker.storage import scan
 from esker.storage.counters import Counters, Published
 from esker.storage.files import join
@@ -65,6 +65,7 @@ class Follower:
         self.visible = 0
         self.durable = 0
         self.earliest = 0
+        self.losses: Losses = ()
         self.settled = False
         self._lock = threading.Lock()  # guards everything here
         self._counters: Counters | None = None
@@ -194,8 +195,9 @@ class Follower:
         return self._counters.words[WORD["oldest_offset"]] if self._counters is not None else 0
 
     def _find_floor(self, state: State | None) -> None:
-        if state is not None:
-            self.earliest = max(self.earliest, state.earliest)
+        if state is not None and state.earliest > self.earliest:
+            self.losses = state.losses  # first: see Shard._begin
+            self.earliest = state.earliest
         self._floor = self._oldest()
 
     def _names(self) -> list[names.SegmentName]:

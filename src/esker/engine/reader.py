@@ -19,6 +19,7 @@ from esker.errors import Corruption, DataGap, InvalidOption, StorageError
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Columns, timestamp_array
 from esker.format.segment import GAP_CORRUPT, GAP_REASONS, SegmentHeader
+from esker.format.state import Losses
 from esker.options import WAIT_SECONDS_MAX
 from esker.positions import EARLIEST, LATEST, Position
 from esker.records import Gap, Record
@@ -51,6 +52,7 @@ class View(Protocol):
     visible: int
     durable: int
     earliest: int
+    losses: Losses  # what was evicted, all below `earliest`
     settled: bool  # `segments` is never older than `visible`: what it lacks is missing
 
 
@@ -142,8 +144,12 @@ def read_batches(
     before: Segment | None = None
     while offset < stop:
         view.context.require_open()
-        if offset < view.earliest:  # deleted on request: not a gap
-            offset = view.earliest
+        if offset < view.earliest:  # deleted on request, which is not a gap; or evicted
+            earliest = view.earliest
+            for first, end in view.losses:
+                if offset < end and first < stop:
+                    yield from _gap(view, max(offset, first), min(end, stop) - 1, "evicted", gaps)
+            offset = earliest
             continue
         segments = view.segments
         at = bisect_right(segments, offset, key=_base) - 1

@@ -517,7 +517,7 @@ def _store(
                 segment=active.header.segment if active is not None else 0,
                 end_position=active.end if active is not None else 0, end_offset=following,
                 earliest=old.earliest if old is not None else 0,
-                evicted=old.evicted if old is not None else 0,
+                losses=old.losses if old is not None else (),
                 boot=context.boot, store=context.store,
             )
         )  # fmt: skip

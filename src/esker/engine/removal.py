@@ -6,8 +6,7 @@ half-way, it is taken up again later.
     a topic             its directory is renamed to NNN.deleted, and that name synced: from here on
                         it is gone, also should the catalog be lost and made anew from the segments;
                         then the catalog is written without it; then its files are unlinked
-    before an offset    the state page says that the shard begins there, synced; then the segments
-                        wholly below go, the oldest first
+    before an offset    the shard begins there from now on (floor.py)
 
 A topic can be deleted only by who may write it: every shard is taken first, so a process that is
 writing one of them is named, and nothing has happened.
@@ -18,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
+from esker.engine import floor
 from esker.engine.context import Context
 from esker.engine.reader import count_records, earliest_of
 from esker.engine.shard import Shard
@@ -104,8 +104,9 @@ def forget_before(shard: Shard, before: int) -> int:
         if before <= first:
             return 0
         gone = count_records(shard, first, before)
-        shard._begin_at(before)
+        floor.begin_at(shard, before)
         shard._count("records_deleted", gone)
         shard._publish_segments()
-        shard._drop_forgotten()
+        segments = floor.take_forgotten(shard)
+    floor.unlink(shard, segments)
     return gone

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from esker.engine import refusals, tally
+from esker.engine import floor, refusals, tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.intake import encode
@@ -34,7 +34,7 @@ from esker.format.catalog import TopicEntry
 from esker.format.columns import Body
 from esker.format.counters import WORD
 from esker.format.segment import GAP_CORRUPT, SegmentHeader
-from esker.format.state import State
+from esker.format.state import Losses, State
 from esker.options import BUFFER_RECORDS, FRAMES_PER_CLEAN_LOG, RESERVE_OFFSETS, RESERVE_OFFSETS_MAX
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, Lock, join
@@ -80,6 +80,7 @@ class Shard(Waited):
         self.visible = 0
         self.durable = 0
         self.earliest = 0
+        self.losses: Losses = ()  # what was evicted, all below `earliest`
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
         self._sealing = threading.Lock()  # held by who seals; taken before `lock`
@@ -130,7 +131,7 @@ class Shard(Waited):
             words[WORD["boot_low"]] = int.from_bytes(context.boot[8:], "big")
             self._publish_segments()
             self._publish()
-            self._drop_forgotten()
+            floor.unlink(self, floor.take_forgotten(self))
         except BaseException:
             self._release_writer_lock()
             raise
@@ -164,7 +165,7 @@ class Shard(Waited):
                     state.end_offset if state.clean else max(state.ceiling, state.end_offset)
                 )
                 self.visible = self.durable = self.next
-                self.earliest = state.earliest
+                self._begin(state.earliest, state.losses)
 
     def let_go(self) -> None:
         """In a forked child: close our copy of the kernel lock; the parent keeps it."""
@@ -188,7 +189,7 @@ class Shard(Waited):
             segment.size = size_of(self.files, segment.path)
         self.next = state.end_offset if state is not None else 0
         self.ceiling = max(self.next, state.ceiling if state is not None else 0)
-        self.earliest = state.earliest if state is not None else 0
+        self._begin(*((state.earliest, state.losses) if state is not None else (0, ())))
         logs = [name for name in found if not name.sealed]
         end = self.next
         if logs:
@@ -370,8 +371,13 @@ class Shard(Waited):
             self._store_state(clean=False, ceiling=ceiling)
             self._reserve_at = ceiling - (self._block >> 1)
 
-    def _store_state(self, *, clean: bool, ceiling: int) -> None:
-        log = self.active
+    def _store_state(
+        self, *, clean: bool, ceiling: int, begin: tuple[int, Losses] | None = None
+    ) -> None:
+        log, known = self.active, self._state.state
+        if known is not None and known.earliest > self.earliest:  # stored, and then interrupted
+            self._begin(known.earliest, known.losses)
+        earliest, losses = begin or (self.earliest, self.losses)
         self._state.store(
             State(
                 flags=state_format.CLEAN if clean else 0, generation=0, topic=self.entry.id,
@@ -379,37 +385,14 @@ class Shard(Waited):
                 segment=log.header.segment if log is not None else 0,
                 end_position=log.end if log is not None else 0,
                 end_offset=self.next if clean else self.durable,
-                earliest=self.earliest, evicted=0, boot=self.context.boot,
-                store=self.context.store,
+                earliest=earliest, boot=self.context.boot, store=self.context.store, losses=losses,
             )
         )  # fmt: skip
         self.ceiling = ceiling
 
-    def _begin_at(self, offset: int) -> None:
-        """The shard begins here from now on, durably; what is below is deleted."""
-        before, self.earliest = self.earliest, offset
-        try:
-            with self._state_lock:
-                self._store_state(clean=False, ceiling=self.ceiling)
-        except BaseException:
-            self.earliest = before
-            raise
-
-    def _drop_forgotten(self) -> None:
-        """Unlink sealed segments that end where the shard begins, or before; never the last."""
-        ends = [segment.base for segment in self.segments[1:]]
-        gone = [each for each, end in zip(self.sealed, ends, strict=False) if end <= self.earliest]
-        if gone:
-            self.sealed = self.sealed[len(gone) :]
-            self._publish_segments()
-            for segment in gone:
-                self.maps.drop(segment.path)
-                try:
-                    self.files.unlink(segment.path)
-                except StorageError:  # it is deleted all the same; its file goes another time
-                    self._count("retention_errors")
-            self._count("segments_deleted", len(gone))
-            self._count("bytes_reclaimed", sum(segment.size for segment in gone))
+    def _begin(self, earliest: int, losses: Losses) -> None:
+        self.losses = losses  # first: who finds himself before the beginning looks there why
+        self.earliest = earliest
 
     def _count(self, name: str, amount: int = 1) -> None:
         if self.counters is not None:

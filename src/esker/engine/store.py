@@ -14,6 +14,7 @@ import msgspec
 
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
+from esker.engine import retention
 from esker.engine.attach import (
     Stage,
     attach_all,
@@ -32,6 +33,7 @@ from esker.engine.layout import list_segments, shard_folder
 from esker.engine.reader import check_timeout
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.removal import remove_topic
+from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
 from esker.engine.topic import Topic
 from esker.errors import (
@@ -86,6 +88,7 @@ class Store:
         context.committer = Committer(context)
         context.background = Background(context)
         context.recover_again = self._recover_again
+        context.retain = lambda: retention.retain_quietly(self)
         context.is_listed = self._is_listed
         context.forsaken = self._forsaken
         self.recovery: Recovery = Recovery()
@@ -153,6 +156,8 @@ class Store:
         self._catalog.change(edit, context.note)
         entry = self._catalog.find(name)
         assert entry is not None
+        if retention.has_policy(entry.options):
+            context.background.retain_soon()
         return entry
 
     def _make_dirs(self, entry: TopicEntry) -> None:
@@ -263,6 +268,7 @@ class Store:
         limit = check_timeout(timeout)
         batch = Commit(writer, sequence, tuple(tickets))
         check(writer, sequence, batch.tickets)
+        retention.refuse_batch(self, batch)
         self._settle_before(batch)
         committed = commit(context, writer, sequence, batch.tickets)
         for folder in {shard_folder(self.path, each.topic, each.shard) for each in batch.tickets}:
@@ -390,6 +396,28 @@ class Store:
         self._context.background.step()
         while self._context.background.seal_step():
             pass
+
+    def retention_plan(self) -> list[Eviction]:
+        """What caps and ages would take now, were `retain` called. Nothing is changed."""
+        self._context.require_open()
+        return list(retention.plans(self))
+
+    def retain(self) -> list[Eviction]:
+        """Evict now what caps and ages ask for, and say what it was.
+
+        The background does so by itself. Shards that other processes write are left to them.
+        """
+        self._context.require_writable()
+        return list(retention.retain_all(self))
+
+    def _options(self) -> list[TopicOptions]:
+        return [entry.options for entry in self._catalog.catalog.topics]
+
+    def _entries(self) -> tuple[TopicEntry, ...]:
+        """All topics, as the catalog has them now."""
+        with self._lock:
+            self._catalog.refresh()
+            return self._catalog.catalog.topics
 
     def statistics(self) -> dict[str, int]:
         """Numbers about this handle."""
@@ -524,6 +552,8 @@ def open_store(
     except BaseException:
         opened._let_go()
         raise
+    if mode == "rw" and any(map(retention.has_policy, opened._options())):
+        context.background.retain_soon()
     for finding in opened.recovery.findings:
         LOG.warning("%s", finding)
     return opened

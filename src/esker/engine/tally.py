@@ -104,14 +104,20 @@ def tell(shard: Shard) -> None:
         counters.set("last_segment", log.number)
         counters.set("directory_frames", log.frames)
         counters.set("directory_bytes", 24 * len(log.directory.positions))
-    logs = [*shard.rolled, *([log] if log is not None and log not in shard.rolled else [])]
-    counters.set("segments_bytes", _sealed_bytes(shard) + sum(each.end for each in logs))
+    counters.set("segments_bytes", bytes_of(shard))
     counters.set("maps", maps.made)
     counters.set("unmaps", maps.dropped)
     counters.set("map_evictions", maps.dropped)
     counters.set("mapped_bytes", maps.bytes)
     counters.set("mapped_files", maps.made - maps.dropped)
     counters.set("reader_cache_hits", maps.hits)
+
+
+def bytes_of(shard: Shard) -> int:
+    """All that its segments take on disk, without the room taken ahead."""
+    log = shard.active
+    logs = [*shard.rolled, *([log] if log is not None and log not in shard.rolled else [])]
+    return _sealed_bytes(shard) + sum(each.end for each in logs)
 
 
 def _sealed_bytes(shard: Shard) -> int:

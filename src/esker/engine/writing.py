@@ -22,6 +22,7 @@ from esker.engine.handle import Handle
 from esker.engine.intake import encode, encode_arrow
 from esker.engine.reader import resolve
 from esker.engine.removal import forget_before
+from esker.engine.retention import refuse
 from esker.engine.shard import Shard
 from esker.errors import (
     BatchTooLarge,
@@ -171,7 +172,10 @@ class Writing(Handle):
     ) -> int:
         """Put a record in the shard's buffer; flushes first when it is full."""
         me = get_ident()
+        capped = shard.entry.options.discard == "reject"
         large = len(value) if len(value) > SMALL_RECORD_BYTES else 0
+        if capped:  # everything counts, with its entries in the columns
+            large = len(value) + 12
         if extra is not None:
             large += intake.size_of(extra)
         with shard.lock if waiting else _AtOnce(shard.lock):
@@ -187,6 +191,8 @@ class Writing(Handle):
                 shard._flush()
                 shard.context.background.sync_soon(shard)
                 buffer = shard.buffer
+            if capped:
+                refuse(shard, 1, large)
             if buffer is CLOSED:
                 shard.open_for_writing()
                 buffer = self._fresh_buffer(shard, me)
@@ -202,6 +208,8 @@ class Writing(Handle):
     def _fresh_buffer(self, shard: Shard, me: int) -> Buffer:
         # the lock-free way in compares with SMALL_RECORD_BYTES only
         alone = len(self._shards) == 1 and self._limit() >= SMALL_RECORD_BYTES
+        if self._created().options.discard == "reject":
+            alone = False  # every record is held against the cap
         if self._shared:
             self._shared -= 1
             alone = False
@@ -248,6 +256,7 @@ class Writing(Handle):
             with shard.lock:
                 if shard.buffer is not CLOSED:
                     shard._flush(now)
+                refuse(shard, *_weight(bodies))
                 return shard._write(bodies)
         finally:  # also when it failed: what was buffered may be written
             if shard.synced_later:
@@ -340,6 +349,7 @@ class Writing(Handle):
                 bodies_of.setdefault(number, []).extend(encode_arrow(rows))
         for bodies in bodies_of.values():
             self._check_fits(bodies, atomic)
+        self._refuse(bodies_of)
         return _told(
             [
                 span
@@ -347,6 +357,13 @@ class Writing(Handle):
                 for span in self._append_bodies(self._shards[number], bodies, wait, now, atomic)
             ]
         )
+
+    def _refuse(self, bodies_of: dict[int, list[Body]]) -> None:
+        """All of it is refused if a shard has no room for its part."""
+        if self._created().options.discard == "reject":
+            for number, bodies in bodies_of.items():
+                with self._shards[number].lock:
+                    refuse(self._shards[number], *_weight(bodies))
 
     def _check_fits(self, bodies: list[Body], atomic: bool) -> int:
         room = self._created().options.segment_bytes - 4096
@@ -366,6 +383,7 @@ class Writing(Handle):
         room = self._check_fits(bodies, atomic)
         if shard.context.gauge.over:
             self._relieve(shard, wait)
+        self._refuse({shard.number: bodies})
         spans: list[Span] = []
         for group in _groups(bodies, room):
             if spans and shard.context.gauge.over:
@@ -445,6 +463,10 @@ def _groups(bodies: list[Body], room: int) -> list[list[Body]]:
         groups[-1].append(body)
         size += body.size + HEADER_SIZE
     return groups
+
+
+def _weight(bodies: list[Body]) -> tuple[int, int]:
+    return sum(body.count for body in bodies), sum(body.size for body in bodies)
 
 
 def _told(spans: list[Span]) -> Span | Spans:

@@ -16,7 +16,7 @@ from the CONFIG frame that every segment begins with.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +31,7 @@ IDENTITY_SIZE: Final = 48
 CATALOG_HEADER_SIZE: Final = 64
 CATALOG_BYTES_MAX: Final = 256 << 20
 NUMBER_MAX: Final = 1 << 62
+LATER: Final = ("cap_records", "cap_bytes", "ttl_us", "keep_segments", "discard")
 FOREIGN: Final = "catalog of another store"
 _IDENTITY: Final = struct.Struct("<8sHHI16sq")
 _CATALOG: Final = struct.Struct("<4sHHQII16sQQ")
@@ -75,7 +76,8 @@ def decode_identity(data: bytes) -> tuple[bytes, int] | str:
 
 
 def encode_catalog(catalog: Catalog, generation: int, store: bytes) -> bytes:
-    body = msgspec.json.encode(catalog)
+    entries = [_written(entry) for entry in catalog.topics]
+    body = msgspec.json.encode({"next_id": catalog.next_id, "topics": entries})
     packed = _CATALOG.pack(
         CATALOG_MAGIC, VERSION, 0, generation, len(body), 0, store, checksum(body), 0
     )
@@ -109,7 +111,20 @@ def decode_catalog(data: bytes, store: bytes) -> tuple[Catalog, int] | str:
 
 def encode_config(entry: TopicEntry) -> bytes:
     """The body of the CONFIG frame that every segment begins with."""
-    return msgspec.json.encode(entry)
+    return msgspec.json.encode(_written(entry))
+
+
+def _written(entry: TopicEntry) -> Any:
+    """An entry without the options that came later and have their default.
+
+    So a store that does not use them has the bytes that it always had.
+    """
+    made = msgspec.to_builtins(entry)
+    options, usual = made["options"], TopicOptions()
+    for name in LATER:
+        if options[name] == getattr(usual, name):
+            del options[name]
+    return made
 
 
 def decode_config(body: bytes) -> TopicEntry | str:

@@ -5,9 +5,14 @@
              16 u64 topic id  24 u32 shard  28 u32 epoch
              32 i64 ceiling: no record at or above it was ever written
              40 u64 active segment id  48 u64 end position  56 i64 end offset   (when clean)
-             64 i64 earliest  72 i64 evicted
+             64 i64 earliest: the shard begins here  72 i64 evicted: end of the last loss below that
              80 boot id, 16 bytes  96 store id, 16 bytes
-            112 zeros         504 u64 checksum of bytes 0..504
+            112 u64 losses, at most 24   120 for each: i64 first, i64 end; zeros behind
+            504 u64 checksum of bytes 0..504
+
+What lies below `earliest` is gone: deleted, if nothing else is said; or evicted by retention, if a
+loss names it. Losses are in order and do not touch; a page that has no room for another one joins
+the two oldest, with what was deleted between them.
 
 The valid slot with the larger generation counts. A slot is synced before the other one is
 written again, so one of the two is always whole.
@@ -32,8 +37,12 @@ SLOT_POSITIONS: Final = (0, 4096)
 FILE_SIZE: Final = 4096 + SLOT_SIZE
 CLEAN: Final = 1
 NUMBER_MAX: Final = 1 << 62
+LOSSES_MAX: Final = 24
 _SLOT: Final = struct.Struct("<4sHHQQIIqQQqqq16s16s")
+_LOSSES_AT: Final = 112
 _CHECK: Final = struct.Struct("<Q")
+
+Losses = tuple[tuple[int, int], ...]  # offsets [first, end)
 
 
 class State(NamedTuple):
@@ -49,9 +58,14 @@ class State(NamedTuple):
     end_position: int = 0
     end_offset: int = 0
     earliest: int = 0
-    evicted: int = 0
     boot: bytes = bytes(16)
     store: bytes = bytes(16)
+    losses: Losses = ()
+
+    @property
+    def evicted(self) -> int:
+        """The end of the last loss; 0 without any."""
+        return self.losses[-1][1] if self.losses else 0
 
     @property
     def clean(self) -> bool:
@@ -60,7 +74,10 @@ class State(NamedTuple):
 
 def encode_slot(state: State) -> bytes:
     """The 512 bytes of a slot."""
-    packed = _SLOT.pack(MAGIC, VERSION, *state).ljust(SLOT_SIZE - 8, b"\0")
+    losses = [number for loss in state.losses for number in loss]
+    lost = struct.pack(f"<Q{len(losses)}q", len(state.losses), *losses)
+    numbers = (*state[:-3], state.evicted, state.boot, state.store)
+    packed = (_SLOT.pack(MAGIC, VERSION, *numbers) + lost).ljust(SLOT_SIZE - 8, b"\0")
     return packed + _CHECK.pack(checksum(packed))
 
 
@@ -76,8 +93,27 @@ def decode_slot(data: bytes) -> State | str:
     fields = _SLOT.unpack_from(data)
     if fields[1] != VERSION:
         return f"version {fields[1]}"
-    state = State(*fields[2:])
+    *first, evicted, boot, store = fields[2:]
+    state = State._make((*first, boot, store, ()))
     numbers = (state.generation, state.ceiling, state.segment, state.end_offset, state.earliest)
-    if not all(0 <= number < NUMBER_MAX for number in numbers) or state.end_position >= 1 << 32:
+    (count,) = _CHECK.unpack_from(data, _LOSSES_AT)
+    if (
+        not all(0 <= number < NUMBER_MAX for number in numbers)
+        or state.end_position >= 1 << 32
+        or count > LOSSES_MAX
+    ):
         return "state slot with numbers that nobody writes"
-    return state
+    flat = struct.unpack_from(f"<{2 * count}q", data, _LOSSES_AT + 8)
+    bounds = (0, *flat, state.earliest)
+    if list(bounds) != sorted(bounds) or evicted != (flat[-1] if flat else 0):
+        return "state slot with losses that nobody writes"
+    return state._replace(losses=tuple(zip(flat[::2], flat[1::2], strict=True)))
+
+
+def with_loss(losses: Losses, first: int, end: int) -> Losses:
+    """Losses, and another one behind them."""
+    if losses and losses[-1][1] == first:
+        return (*losses[:-1], (losses[-1][0], end))
+    if len(losses) == LOSSES_MAX:
+        losses = ((losses[0][0], losses[1][1]), *losses[2:])
+    return (*losses, (first, end))

@@ -237,7 +237,7 @@ class _Sequence:
             segment=log.name.segment if log is not None else 0,
             end_position=log.size if log is not None else 0, end_offset=link.end,
             earliest=old.earliest if old is not None else 0,
-            evicted=old.evicted if old is not None else 0,
+            losses=old.losses if old is not None else (),
             boot=self.files.boot_id(), store=self.store,
         )  # fmt: skip
         wrong = next((p.reason for p in found.problems if p.kind == "state"), "")

@@ -28,16 +28,19 @@ STATES = st.builds(
     segment=NUMBER,
     end_position=U32,
     end_offset=NUMBER,
-    earliest=NUMBER,
-    evicted=I64,
     boot=ID,
     store=ID,
 )
+BOUNDS = st.lists(NUMBER, unique=True, max_size=2 * fmt.LOSSES_MAX + 1).map(sorted)
 ONE = State(flags=fmt.CLEAN, generation=3, topic=1, shard=0, epoch=1, ceiling=100)
 
 
-@given(STATES)
-def test_a_slot_reads_back_as_it_was_written(state: State) -> None:
+@given(STATES, BOUNDS)
+def test_a_slot_reads_back_as_it_was_written(state: State, bounds: list[int]) -> None:
+    earliest = bounds.pop() if len(bounds) % 2 else (bounds[-1:] or [0])[0]
+    losses = tuple(zip(bounds[::2], bounds[1::2], strict=True))
+    state = state._replace(earliest=earliest, losses=losses)
+    assert state.evicted == (losses[-1][1] if losses else 0)
     data = fmt.encode_slot(state)
     assert len(data) == fmt.SLOT_SIZE
     assert fmt.decode_slot(data) == state
@@ -61,6 +64,36 @@ def test_any_flipped_bit_of_a_slot_is_told_and_never_reads_as_unwritten() -> Non
 )  # fmt: skip
 def test_numbers_that_nobody_can_have_written_are_told(field: str, number: int) -> None:
     assert isinstance(fmt.decode_slot(fmt.encode_slot(ONE._replace(**{field: number}))), str)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [((5, 4),), ((-1, 4),), ((1, 101),), ((1, 3), (2, 5)), ((1, 2),) * 25],
+)
+def test_losses_that_nobody_can_have_written_are_told(losses: fmt.Losses) -> None:
+    state = ONE._replace(earliest=100, losses=losses)
+    if len(losses) > fmt.LOSSES_MAX:
+        data = bytearray(fmt.encode_slot(state._replace(losses=losses[:24])))
+        data[112:120] = struct.pack("<Q", 25)
+        data[-8:] = struct.pack("<Q", checksum(bytes(data[:-8])))
+    else:
+        data = bytearray(fmt.encode_slot(state))
+    found = fmt.decode_slot(bytes(data))
+    assert isinstance(found, str)
+    assert "nobody writes" in found
+
+
+def test_losses_join_where_they_touch_and_where_there_is_no_room_for_more() -> None:
+    losses = fmt.with_loss((), 0, 5)
+    assert losses == ((0, 5),)
+    assert fmt.with_loss(losses, 5, 9) == ((0, 9),), "nothing was deleted between"
+    for n in range(1, 24):
+        losses = fmt.with_loss(losses, 10 * n, 10 * n + 5)
+    assert len(losses) == fmt.LOSSES_MAX
+    more = fmt.with_loss(losses, 240, 245)
+    assert more == ((0, 15), *losses[2:], (240, 245))
+    state = ONE._replace(earliest=245, losses=more)
+    assert fmt.decode_slot(fmt.encode_slot(state)) == state
 
 
 def test_a_slot_that_was_never_written_is_told_apart_from_a_damaged_one() -> None:

@@ -1,0 +1,58 @@
+"""Where a shard begins, and what became of what was before.
+
+Two things move the beginning up. Somebody *deletes* records: those who read are not told, for it
+was asked for. Or retention *evicts* them, to keep within a cap or an age: then everybody who comes
+from below is told of a Gap with its exact bounds. So the state page holds one beginning,
+`earliest`, and below it the offsets that were evicted, as a short list of losses.
+
+Both go the same way. The page says where the shard begins now, synced; then readers see it; then
+the segments wholly below are taken off the list; then their files go, the oldest first. A crash
+between any two of these leaves files that nobody needs, and the next one to write unlinks them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from esker.errors import StorageError
+from esker.format.state import with_loss
+from esker.storage.sealed import SealedSegment
+
+if TYPE_CHECKING:
+    from esker.engine.shard import Shard
+
+
+def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
+    """The shard begins here from now on, durably; what is below is deleted, or lost."""
+    losses = with_loss(shard.losses, shard.earliest, offset) if lost else shard.losses
+    with shard._state_lock:
+        shard._store_state(clean=False, ceiling=shard.ceiling, begin=(offset, losses))
+    shard._begin(offset, losses)
+
+
+def take_forgotten(shard: Shard) -> list[SealedSegment]:
+    """Take those off the list that end where the shard begins, or before; never the last.
+
+    They are to be unlinked. Assumes the lock.
+    """
+    ends = [segment.base for segment in shard.segments[1:]]
+    gone = [each for each, end in zip(shard.sealed, ends, strict=False) if end <= shard.earliest]
+    if gone:
+        shard.sealed = shard.sealed[len(gone) :]
+        shard._publish_segments()
+    return gone
+
+
+def unlink(shard: Shard, gone: list[SealedSegment]) -> int:
+    """Unlink what was taken off the list, the oldest first; returns the bytes. Needs no lock."""
+    for segment in gone:
+        shard.maps.drop(segment.path)
+        try:
+            shard.files.unlink(segment.path)
+        except StorageError:  # it is gone all the same; its file goes another time
+            shard._count("retention_errors")
+    reclaimed = sum(segment.size for segment in gone)
+    if gone:
+        shard._count("segments_deleted", len(gone))
+        shard._count("bytes_reclaimed", reclaimed)
+    return reclaimed
