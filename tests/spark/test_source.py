@@ -253,6 +253,23 @@ def test_a_loss_fails_is_skipped_or_is_a_row(spark: SparkSession, gapped: str) -
     assert {row.gap for row in rows if row.value is not None} == {None}
 
 
+def test_what_retention_took_is_told_with_its_bounds(spark: SparkSession, tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", segment_records=10, cap_records=20)
+        for _ in range(6):
+            topic.append_many([b"x"] * 10)
+            store.tick()
+    data = str(tmp_path / "data")
+    assert load(spark, data).count() == 20, "who wants the earliest is not told of what was before"
+    from_five: dict[str, str] = {"startingOffsets": '{"t":{"0":5}}'}
+    with pytest.raises(Exception, match="offsets 5 to 39 cannot be read: evicted"):
+        load(spark, data, **from_five).count()
+    assert load(spark, data, onDataLoss="skip", **from_five).count() == 20
+    rows = load(spark, data, onDataLoss="gapRow", **from_five).orderBy("offset").collect()
+    assert rows[0].gap.asDict() == {"first": 5, "last": 39, "reason": "evicted"}
+    assert [row.offset for row in rows[1:]] == list(range(40, 60))
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -164,6 +164,23 @@ def test_records_that_are_gone_are_a_loss_and_not_a_shorter_batch(stream: Stream
             list(reader.read(part))
 
 
+def test_a_planned_batch_that_retention_overtakes_names_what_is_lost(stream: Stream) -> None:
+    with esker.open(stream.data, background=False) as store:
+        topic = store.create("t", segment_records=10, cap_records=20)
+        topic.append_many([b"x"] * 10)
+        topic.append_many([b"x"] * 10, wait=True)
+        reader = reader_of(stream)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, all_of_it())
+        for _ in range(2):
+            topic.append_many([b"y"] * 10, wait=True)
+            store.tick()
+        assert topic.earliest() == 20
+        parts = reader.partitions(start, end)
+        with pytest.raises(esker.DataLoss, match="offsets 0 to 19 cannot be read: evicted"):
+            _ = [rows for part in parts for rows in reader.read(part)]
+
+
 def test_a_topic_that_was_made_anew_is_told(stream: Stream) -> None:
     with esker.open(stream.data) as store:
         store["t"].append_many([b"x"] * 5, wait=True)

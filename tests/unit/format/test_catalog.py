@@ -155,3 +155,14 @@ def test_the_topic_that_a_segment_names_reads_back() -> None:
 def test_fields_that_a_later_version_adds_are_passed_over() -> None:
     body = fmt.encode_config(ENTRY)
     assert fmt.decode_config(body[:-1] + b',"later":[1,2]}') == ENTRY
+
+
+def test_options_that_came_later_are_written_where_they_are_used() -> None:
+    plain = TopicEntry(1, "t", 1, 0, TopicOptions())
+    capped = TopicEntry(2, "u", 1, 0, TopicOptions(cap_records=5, discard="reject"))
+    assert b"cap_" not in fmt.encode_config(plain)
+    assert b'"cap_records":5,"discard":"reject"' in fmt.encode_config(capped)
+    assert fmt.decode_config(fmt.encode_config(capped)) == capped
+    catalog = Catalog(3, (plain, capped))
+    data = fmt.encode_catalog(catalog, 7, bytes(16))
+    assert fmt.decode_catalog(data, bytes(16)) == (catalog, 7)
