@@ -94,6 +94,11 @@ class AsyncStore:
         await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
         return self[name]
 
+    async def alter(self, name: str, **options: Any) -> AsyncTopic:
+        """As `Store.alter`."""
+        await self._run(lambda: self._store.alter(name, **options))
+        return self[name]
+
     async def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """As `Store.delete`."""
         await self._run(lambda: self._store.delete(name, missing_ok=missing_ok))

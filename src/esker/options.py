@@ -146,6 +146,12 @@ def topic_options(base: TopicOptions | None = None, **given: Any) -> TopicOption
     return options
 
 
+def is_evicting(options: TopicOptions) -> bool:
+    """Whether anything of a topic may ever be evicted."""
+    capped = options.discard == "old" and (options.cap_records or options.cap_bytes)
+    return bool(capped or options.ttl_us)
+
+
 @cache
 def _accepted(kind: type[msgspec.Struct]) -> frozenset[str]:
     """The names that its options are given by."""

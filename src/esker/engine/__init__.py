@@ -21,6 +21,7 @@
     recatalog.py   names and options of topics, found again in their segments
     attach.py      batches made elsewhere: staged, committed once, attached to their shards
     floor.py       where a shard begins, and what became of what was before
+    altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused
     removal.py     what is deleted on request: topics, and records before an offset
     findings.py    what recovery may find, in words

@@ -22,6 +22,7 @@ from esker.engine.shard import Shard
 from esker.errors import EskerError
 from esker.format import names
 from esker.format.commit import Commit
+from esker.options import is_evicting
 from esker.storage.files import join
 
 RETAIN_LOOK = retention.LOOK_SECONDS
@@ -50,7 +51,7 @@ class Background:
         self._next_tick = 0.0
         self._next_age = 0.0  # when to look for logs that are too old
         self._next_retain = 0.0  # when to look at all topics with caps and ages
-        self._retain_now = self._retaining = False
+        self._retain_now = self.retaining = False
         self._next_attach = 0.0  # when to look for batches that other processes have committed
         self._attached: set[str] = set()  # commits that are done with
         self._not_attached = ""  # why the last look failed
@@ -81,7 +82,7 @@ class Background:
 
     def retain_soon(self) -> None:
         """There is a topic with caps or ages."""
-        self._retaining, self._next_retain = True, 0.0
+        self.retaining, self._next_retain = True, 0.0
         self._nudge(0.0)
 
     def reserve_soon(self, shard: Shard) -> None:
@@ -130,7 +131,7 @@ class Background:
             self._next_age = now + self._roll_aged()
         if now >= self._next_retain or not self._context.options.background:
             self._next_retain = now + RETAIN_LOOK
-            self._retain_now = self._retaining
+            self._retain_now = True
             self._wake_sealer.set()
         if now >= self._next_attach or not self._context.options.background:
             self._next_attach = now + self._attach()
@@ -195,10 +196,10 @@ class Background:
             due.append(self._next_age)
         if self._dirty:
             due.append(self._next_tick)
-        if self._retaining:
-            due.append(self._next_retain)
         if any(shard.writing for shard in self._context.shards):
-            due.append(self._next_attach)
+            due += (self._next_attach, self._next_retain)
+        elif self.retaining:
+            due.append(self._next_retain)
         if not due:
             return None
         return max(0.0, min(due) - self._context.clock.monotonic())
@@ -226,12 +227,12 @@ class Background:
         self.remove()
         if self._retain_now:
             self._retain_now = False
-            self._context.retain()
+            self._look_at_topics()
         while self._to_seal:
             shard = self._to_seal[0]
             try:
                 if shard.seal_next():
-                    if retention.has_policy(shard.entry.options):
+                    if is_evicting(shard.entry.options):
                         with retention.failing_quietly(shard):
                             retention.retain(shard)
                     return True
@@ -243,6 +244,15 @@ class Background:
                 LOG.warning("sealing %s: %s", shard.folder, shard.trouble)
             self._to_seal.popleft()
         return False
+
+    def _look_at_topics(self) -> None:
+        """Take up what other processes have altered, and evict what is to go."""
+        try:
+            self._context.follow_catalog()
+            if self.retaining:
+                self._context.retain()
+        except EskerError as problem:  # the catalog cannot be read now; it is looked at again
+            LOG.warning("looking at the catalog: %s", problem)
 
     # -- the threads --
 

@@ -77,6 +77,7 @@ class Context:
         self.forked = False
         self.recover_again = _nothing  # set by the store
         self.retain = _nothing  # set by the store: look at every topic with a policy
+        self.follow_catalog = _nothing  # set by the store: take up what others have altered
         self.is_listed: Callable[[int], bool] = _never  # set by the store: a topic in the catalog?
         self.forsaken: Callable[[TopicEntry], None] = _unheard  # set by the store: it was deleted
         self.committer: Committer

@@ -6,6 +6,8 @@ of topics is in the catalog for speed and in the segments for good.
 
 from __future__ import annotations
 
+from typing import Final
+
 from esker.engine.context import Context
 from esker.engine.findings import Finding, Recovery
 from esker.engine.layout import list_segments
@@ -14,10 +16,16 @@ from esker.errors import NotAStore
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
 from esker.format import segment as segment_format
-from esker.format.catalog import Catalog, TopicEntry
+from esker.format.catalog import Catalog, TopicEntry, keeping_all
+from esker.options import is_evicting
 from esker.storage.catalog import CatalogFile
 from esker.storage.files import Files, join
 from esker.storage.log import open_log
+
+OFF: Final = (
+    "topic {0!r}: its caps and its ttl may be old ones and are off, so that nothing is evicted by "
+    "mistake; set them with store.alter({0!r}, ...)"
+)
 
 
 def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) -> None:
@@ -52,12 +60,20 @@ def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) ->
     def complete(current: Catalog) -> Catalog:
         there = {entry.id for entry in current.topics}  # another process may have been faster
         merged = (*current.topics, *(entry for entry in found if entry.id not in there))
-        return Catalog(max([current.next_id - 1, *used]) + 1, merged)
+        kept = tuple(keeping_all(entry) for entry in merged)
+        return Catalog(max([current.next_id - 1, *used]) + 1, kept)
 
     if context.read_only:
         catalog.catalog = complete(catalog.catalog)
         return
+    evicting = {
+        entry.id for entry in (*catalog.catalog.topics, *found) if is_evicting(entry.options)
+    }
     catalog.change(complete, context.note)
+    for entry in catalog.catalog.topics:
+        if entry.id in evicting:
+            path = join(context.root, names.catalog(catalog.generation))
+            report.findings.append(Finding("damaged_catalog", path, OFF.format(entry.name)))
     for path, _ in catalog.damage:
         if context.files.kind(path):
             quarantine(context, path, "catalog")

@@ -33,7 +33,7 @@ from esker.engine.reader import View, earliest_of
 from esker.engine.shard import Shard
 from esker.errors import Corruption, EskerError, StorageError, TopicFull, TopicNotFound, WriterBusy
 from esker.format.commit import Commit
-from esker.options import TopicOptions
+from esker.options import is_evicting
 from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment
@@ -67,12 +67,6 @@ class Eviction(msgspec.Struct, frozen=True):
             f"topic {self.topic!r} shard {self.shard}: offsets {self.first}..{self.last}, "
             f"{self.segments} segments of {self.bytes} bytes ({self.reason})"
         )
-
-
-def has_policy(options: TopicOptions) -> bool:
-    """Whether anything of a topic may ever be evicted."""
-    capped = options.discard == "old" and (options.cap_records or options.cap_bytes)
-    return bool(capped or options.ttl_us)
 
 
 # ---- what is to go ---------------------------------------------------------------------------
@@ -220,7 +214,7 @@ def failing_quietly(shard: Shard) -> Iterator[None]:
 
 def _retained(store: Store) -> Iterator[tuple[Topic, int]]:
     for entry in store._entries():
-        if has_policy(entry.options):
+        if is_evicting(entry.options):
             topic = store[entry.name]
             with suppress(TopicNotFound):  # deleted meanwhile
                 for number in range(topic._existing().options.shards):

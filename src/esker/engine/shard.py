@@ -97,11 +97,15 @@ class Shard(Waited):
         self.expect_waiters()
         self._state = StateFile(context.files, self.folder)
         self._writer_lock: Lock | None = None
-        options = entry.options
-        codec = frame.ZSTD if options.compression == "zstd" else frame.PLAIN
-        self._compress = Compress(codec, options.compress_min_bytes)
-        self._config = catalog_format.encode_config(entry)
+        self.take_options(entry)
         self._unnamed: set[int] = set()  # segments whose directory entry is not yet synced
+
+    def take_options(self, entry: TopicEntry) -> None:
+        """Go by these options from now on. Assumes the lock."""
+        self.entry = entry
+        codec = frame.ZSTD if entry.options.compression == "zstd" else frame.PLAIN
+        self._compress = Compress(codec, entry.options.compress_min_bytes)
+        self._config = catalog_format.encode_config(entry)
 
     # -- opening for writing --
 

@@ -14,7 +14,7 @@ import msgspec
 
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
-from esker.engine import retention
+from esker.engine import altering, retention
 from esker.engine.attach import (
     Stage,
     attach_all,
@@ -53,7 +53,7 @@ from esker.errors import (
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
 from esker.format.commit import Commit, Ticket
-from esker.options import TopicOptions
+from esker.options import TopicOptions, is_evicting
 from esker.storage import catalog as storage
 from esker.storage.catalog import CatalogFile
 from esker.storage.files import (
@@ -89,6 +89,7 @@ class Store:
         context.background = Background(context)
         context.recover_again = self._recover_again
         context.retain = lambda: retention.retain_quietly(self)
+        context.follow_catalog = self._follow_catalog
         context.is_listed = self._is_listed
         context.forsaken = self._forsaken
         self.recovery: Recovery = Recovery()
@@ -156,7 +157,7 @@ class Store:
         self._catalog.change(edit, context.note)
         entry = self._catalog.find(name)
         assert entry is not None
-        if retention.has_policy(entry.options):
+        if is_evicting(entry.options):
             context.background.retain_soon()
         return entry
 
@@ -169,6 +170,27 @@ class Store:
             context.files.make_dir(shard_folder(context.root, entry.id, number))
         context.files.sync_dir(folder)
         context.files.sync_dir(top)
+
+    def alter(self, name: str, **options: Any) -> Topic:
+        """Change options of a topic that is there; all but `shards` and `durability`.
+
+        When this returns it is durable. Handles of this process go by the new options at once,
+        writers in other processes within seconds.
+        """
+        self._context.require_writable()
+        with self._lock:
+            altering.alter(self, name, options)
+            self._follow_catalog()
+            return self[name]
+
+    def _follow_catalog(self) -> None:
+        """Let handles have the options that the catalog has."""
+        for entry in self._entries():
+            topic = self._topics.get(entry.name)
+            if topic is not None:
+                altering.follow(topic, entry)
+            if is_evicting(entry.options):
+                self._context.background.retaining = True
 
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a topic and everything in it, for good; what was buffered goes with it.
@@ -410,9 +432,6 @@ class Store:
         self._context.require_writable()
         return list(retention.retain_all(self))
 
-    def _options(self) -> list[TopicOptions]:
-        return [entry.options for entry in self._catalog.catalog.topics]
-
     def _entries(self) -> tuple[TopicEntry, ...]:
         """All topics, as the catalog has them now."""
         with self._lock:
@@ -552,7 +571,7 @@ def open_store(
     except BaseException:
         opened._let_go()
         raise
-    if mode == "rw" and any(map(retention.has_policy, opened._options())):
+    if mode == "rw" and any(is_evicting(each.options) for each in catalog.catalog.topics):
         context.background.retain_soon()
     for finding in opened.recovery.findings:
         LOG.warning("%s", finding)

@@ -22,7 +22,7 @@ import msgspec
 
 from esker.errors import InvalidName, InvalidOption
 from esker.format.checksum import checksum
-from esker.options import TopicOptions, topic_name, topic_options
+from esker.options import TopicOptions, is_evicting, topic_name, topic_options
 
 IDENTITY_MAGIC: Final = b"ESKERSTO"
 CATALOG_MAGIC: Final = b"ESKC"
@@ -134,6 +134,19 @@ def decode_config(body: bytes) -> TopicEntry | str:
         return f"config frame cannot be read: {problem}"
     flaw = _flaw((entry,))
     return f"config frame cannot be read: {flaw}" if flaw else entry
+
+
+def keeping_all(entry: TopicEntry) -> TopicEntry:
+    """The same topic with nothing to be evicted, where its options may not be the last ones.
+
+    They may have been altered since, and damaged metadata never deletes data.
+    """
+    if not is_evicting(entry.options):
+        return entry
+    refuses = entry.options.discard == "reject"  # then caps take nothing
+    caps = {} if refuses else {"cap_records": 0, "cap_bytes": 0}
+    options = msgspec.structs.replace(entry.options, ttl_us=0, **caps)
+    return msgspec.structs.replace(entry, options=options)
 
 
 def _flaw(entries: tuple[TopicEntry, ...]) -> str:

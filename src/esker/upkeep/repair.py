@@ -39,7 +39,8 @@ from esker.engine.store import open_store
 from esker.errors import FormatTooNew, NotAStore, StorageError, WriterBusy
 from esker.format import catalog as catalog_format
 from esker.format import names
-from esker.format.catalog import Catalog, TopicEntry
+from esker.format.catalog import Catalog, TopicEntry, keeping_all
+from esker.options import is_evicting
 from esker.storage.catalog import CatalogFile
 from esker.storage.files import SYSTEM_FILES, Files, Holder, absolute, join, parent, replace_file
 from esker.upkeep import mend
@@ -232,8 +233,10 @@ class _Repair:
                     self.set_aside(problem.path, "topic", problem.reason, problem)
                 else:
                     taken.add(entry.name)
-                    adopted.append(entry)
+                    adopted.append(keeping_all(entry))
                     again = f"topic {entry.name!r} is listed again"
+                    if is_evicting(entry.options):
+                        again += "; its caps and its ttl may be old ones and are off"
                     self.act(Action("catalog", problem.path, again))
                 acted = True
             elif problem.kind == "missing_shard":

@@ -166,3 +166,14 @@ def test_options_that_came_later_are_written_where_they_are_used() -> None:
     catalog = Catalog(3, (plain, capped))
     data = fmt.encode_catalog(catalog, 7, bytes(16))
     assert fmt.decode_catalog(data, bytes(16)) == (catalog, 7)
+
+
+def test_an_entry_that_may_be_an_old_one_evicts_nothing() -> None:
+    def kept(**options: Any) -> TopicOptions:
+        return fmt.keeping_all(TopicEntry(1, "t", 1, 0, TopicOptions(**options))).options
+
+    assert kept(shards=3) == TopicOptions(shards=3)
+    assert kept(shards=3, cap_bytes=9, cap_records=8, ttl_us=7) == TopicOptions(shards=3)
+    refusing = TopicOptions(cap_records=8, discard="reject")
+    assert kept(cap_records=8, discard="reject") == refusing
+    assert kept(cap_records=8, discard="reject", ttl_us=7) == refusing
