@@ -564,6 +564,7 @@ SCENARIOS: dict[str, tuple[Callable[[World], list[Work]], dict[str, Any]]] = {
 def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time moves only by waiting here: looking for what others committed would be all it does."""
     monkeypatch.setattr(background, "ATTACH_LOOK_RARELY", 1e9)
+    monkeypatch.setattr(background, "RETAIN_LOOK", 1e9)
 
 
 def play(scenario: str, seed: str) -> Baton:
