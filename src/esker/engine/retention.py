@@ -72,8 +72,8 @@ class Eviction(msgspec.Struct, frozen=True):
 # ---- what is to go ---------------------------------------------------------------------------
 
 
-def plan(view: View, now_us: int) -> Eviction | None:
-    """What of a shard is to go now."""
+def plan(view: View, now_us: int, most: int = 1 << 62) -> Eviction | None:
+    """What of a shard is to go now, `most` segments of it."""
     options, segments = view.entry.options, view.segments
     ways = {"ttl": _expired(segments, now_us - options.ttl_us) if options.ttl_us else 0}
     if options.discard == "old":
@@ -86,7 +86,7 @@ def plan(view: View, now_us: int) -> Eviction | None:
     count = ways[reason]
     # behind a log that has expired there will be an empty one, which stays
     there = len(segments) + (count == len(segments))
-    count = min(count, there - options.keep_segments)
+    count = min(count, there - options.keep_segments, most)
     if count <= 0:
         return None
     end = segments[count].base if count < len(segments) else view.visible
@@ -142,16 +142,16 @@ def retain(shard: Shard) -> Eviction | None:
     started, now = clock.monotonic(), clock.now_us()
     _end_expired(shard, now)
     found = plan(shard, now)
-    if found is None:
+    if found is None or shard.poison is not None:
         return None
-    while shard.seal_next():
+    while found.segments > len(shard.sealed) and shard.seal_next():
         pass
     for problem in shard.context.committer.make_durable([shard]).values():
         raise problem  # no crash may take the log back to before its beginning
     with shard.lock:
-        found = plan(shard, now) if shard.writing and shard.poison is None else None
-        if found is None or found.segments > len(shard.sealed):
-            return None  # what is not sealed goes another time
+        found = plan(shard, now, len(shard.sealed))  # what cannot be sealed goes another time
+        if found is None or not shard.writing or shard.poison is not None:
+            return None
         floor.begin_at(shard, found.last + 1, lost=True)
         shard._publish_segments()
         gone = floor.take_forgotten(shard)
