@@ -29,7 +29,7 @@ import pytest
 import esker
 from esker.engine import committer
 from esker.storage import files
-from esker.testing import NAMES_ONLY, Call
+from esker.testing import NAMES_ONLY, Call, SimulatedDisk
 from tests.crash.scenarios import (
     INTERRUPTS,
     SCENARIOS,
@@ -395,3 +395,26 @@ def test_every_reader_that_waits_is_woken_though_the_waking_was_interrupted() ->
             shard.wake()
     assert not any(waiter.locked() for waiter in waiters)
     program.close()
+
+
+@pytest.mark.parametrize("place", ["esker.storage.state.StateFile", "esker.storage.log.LogSegment"])
+def test_a_shard_whose_closing_was_interrupted_is_not_locked(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for a moment, to attach a batch; memory ran out while it was given back."""
+    disk = SimulatedDisk(1)
+    with esker.open("/store", files=disk, background=False) as store:
+        store.create("f").append_many([b"x"], wait=True)
+    with esker.open("/store", files=disk, background=False) as store:
+        with store.stage("f") as staged:
+            staged.append_many([b"y"])
+
+        def interrupted(_: object) -> None:
+            monkeypatch.undo()
+            raise MemoryError
+
+        monkeypatch.setattr(f"{place}.close", interrupted)
+        with pytest.raises(MemoryError):
+            store.attach("w", 1, staged.tickets)
+        store["f"].append_many([b"z"], wait=True)
+        assert [record.value for record in store["f"].read(0)] == [b"x", b"y", b"z"]

@@ -20,6 +20,7 @@ frame; nothing here asks the engine what is damaged.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections.abc import Iterator
@@ -61,7 +62,13 @@ def _bark(*_: Any) -> None:
 
 @contextmanager
 def watchdog() -> Iterator[None]:
-    """Ends every `look` that computes for more than two seconds."""
+    """Ends every `look` that computes for more than two seconds.
+
+    What other tests have left is not looked through for cycles meanwhile: in a long run that alone
+    may take as long.
+    """
+    gc.collect()
+    gc.freeze()
     before = signal.signal(signal.SIGVTALRM, _bark)
     logger = logging.getLogger("esker")
     logger.disabled = True  # it would tell of every finding, thousands of times

@@ -634,20 +634,24 @@ class Shard(Waited):
             self._leave()
 
     def _leave(self) -> None:
-        for log in (*self.segments, *self.rolled, self.active):  # the first may be behind
-            if isinstance(log, LogSegment):
-                log.close()
-        self._end()
+        try:
+            for log in (*self.segments, *self.rolled, self.active):  # the first may be behind
+                if isinstance(log, LogSegment):
+                    log.close()
+        finally:
+            self._end()
 
     def _end(self) -> None:
         self.writing, self.trouble = False, None
-        if self.door is not None:
-            self.door._buffer = CLOSED
-        self._state.close()
-        if self.counters is not None:
-            self.counters.set("writer_pid", 0)
-            self.counters = None
-        self._release_writer_lock()
+        try:
+            if self.door is not None:
+                self.door._buffer = CLOSED
+            self._state.close()
+            if self.counters is not None:
+                self.counters.set("writer_pid", 0)
+                self.counters = None
+        finally:
+            self._release_writer_lock()
 
     def _vanish(self) -> None:
         """The topic was deleted: nothing is written any more. Readers finish what they hold."""
