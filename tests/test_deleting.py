@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -445,3 +445,31 @@ def test_counting_back_from_the_end_does_not_count_what_is_deleted() -> None:
         store["t"].flush()
         for back in (-1, -2, -9):
             assert [record.value for record in store["t"].read(back)] == [b"next"]
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_what_a_power_cut_takes_behind_a_deletion_is_a_gap_and_no_damage(mode: Any) -> None:
+    """Every segment but the last was deleted, and that one lost what it held."""
+    disk = SimulatedDisk(1)
+    store = esker.open("/store", files=disk, background=False)
+    store["t"].append_many([b"x"] * 3)
+    store["t"].sync()
+    for last in (False, True):
+        store["t"].append_many([b"y"] * 2)
+        disk = disk.crash(LOST)
+        store._context.forked = True  # it is dead, and closes without touching the disk
+        store.close()
+        store = esker.open("/store", files=disk, background=False)
+        if not last:
+            assert store["t"].delete("latest") == 3
+            begins = store["t"].earliest()
+            assert begins == store["t"].end() > 5
+    if mode == "r":
+        store.close()
+        store = esker.open("/store", mode, files=disk)
+    (gap,) = store["t"].read(0, gaps="yield")
+    assert isinstance(gap, esker.Gap)
+    assert (gap.first, gap.last) == (begins, store["t"].end() - 1)
+    assert gap.reason == "lost unsynced tail"
+    store.close()
+    assert esker.verify("/store", files=disk).ok

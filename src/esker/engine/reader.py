@@ -155,16 +155,17 @@ def read_batches(
         at = bisect_right(segments, offset, key=_base) - 1
         if at < 0:
             first, reason = segments[0].base if segments else view.visible, "evicted"
-            if segments and segments[0].number > 1 and offset >= view.earliest:
-                raise Corruption(
-                    f"segments before {segments[0].number} are missing", path=segments[0].path,
-                    first=offset, last=first - 1, reason="missing segment",
-                )  # fmt: skip
-            if segments and (header := _header(segments[0], offset, first)).previous_end < first:
+            header = _header(segments[0], offset, first) if segments else None
+            if header is not None and header.previous_end < first:
                 if offset < header.previous_end:  # evicted up to there; lost from there on
                     first = header.previous_end
-                else:
+                else:  # nothing that was there is missing
                     reason = GAP_REASONS.get(header.gap) or reason
+            if header is not None and header.segment > 1 and offset < header.previous_end:
+                raise Corruption(
+                    f"segments before {header.segment} are missing", path=segments[0].path,
+                    first=offset, last=first - 1, reason="missing segment",
+                )  # fmt: skip
             yield from _gap(view, offset, min(first, stop) - 1, reason, gaps)
             offset = first
             continue
