@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
     """The shard begins here from now on, durably; what is below is deleted, or lost."""
     losses = with_loss(shard.losses, shard.earliest, offset) if lost else shard.losses
-    with shard._state_lock:
-        shard._store_state(clean=False, ceiling=shard.ceiling, begin=(offset, losses))
-    shard._begin(offset, losses)
+    try:
+        with shard._state_lock:
+            shard._store_state(clean=False, ceiling=shard.ceiling, begin=(offset, losses))
+    finally:
+        known = shard._state.state
+        if known is not None and known.earliest == offset:  # also if it was interrupted behind that
+            shard.losses, shard.earliest = known.losses, offset  # in this order, see Shard._begin
 
 
 def take_forgotten(shard: Shard) -> list[SealedSegment]:

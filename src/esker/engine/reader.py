@@ -172,6 +172,10 @@ def read_batches(
         segment = segments[at]
         try:
             row, rows = offset - segment.base, segment.rows
+        except StorageError:
+            if not _deleted(view, offset):
+                raise
+            continue
         except Corruption as problem:  # nothing of it can be read: up to where the next begins
             behind = segments[at + 1].base if at + 1 < len(segments) else stop
             raise _placed(problem, offset, behind) from problem
@@ -212,7 +216,7 @@ def read_batches(
 
 
 def _deleted(view: View, offset: int) -> bool:
-    """Whether a record was deleted on request since the view was taken."""
+    """Whether a record was deleted, or evicted, since the view was taken."""
     if isinstance(view, Follower):
         view.refresh()
     return offset < view.earliest
