@@ -229,7 +229,7 @@ class Committer:
 
     def _write_group(self, group: list[Ticket]) -> bool:
         shard = group[0].shard
-        if len(group) > 1 and shard.entry.options.discard == "reject":  # some may be refused
+        if len(group) > 1 and shard.refusing:  # some may be refused
             written = [self._write_group([ticket]) for ticket in group]
             return any(written)
         values: list[bytes] = []
@@ -245,7 +245,8 @@ class Committer:
             with shard.lock:
                 if shard.buffer is not CLOSED:
                     shard._flush(now)
-                refuse(shard, len(values), sum(body.size for body in bodies))
+                if shard.refusing:
+                    refuse(shard, len(values), sum(body.size for body in bodies))
                 first = shard._write(bodies)
         except Exception as problem:  # an interrupt is the leader's alone
             for ticket in group:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
-    """The shard begins here from now on, durably; what is below is deleted, or lost."""
+    """The shard begins here from now on, durably; what is below is deleted, or lost.
+
+    Assumes the lock.
+    """
     losses = with_loss(shard.losses, shard.earliest, offset) if lost else shard.losses
     try:
         with shard._state_lock:

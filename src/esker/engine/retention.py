@@ -243,10 +243,8 @@ def _retain(topic: Topic, number: int) -> Eviction | None:
 
 
 def refuse(shard: Shard, count: int, size: int) -> None:
-    """Raise TopicFull if a shard has no room for so many more. Assumes the lock."""
+    """Raise TopicFull if a shard that refuses has no room for so many more. Assumes the lock."""
     options = shard.entry.options
-    if options.discard != "reject":
-        return
     shard.open_for_writing()
     waiting = len(shard.buffer)
     held = shard.next + waiting - shard.earliest

@@ -103,6 +103,7 @@ class Shard(Waited):
     def take_options(self, entry: TopicEntry) -> None:
         """Go by these options from now on. Assumes the lock."""
         self.entry = entry
+        self.refusing = entry.options.discard == "reject"  # at a cap, see retention.py
         codec = frame.ZSTD if entry.options.compression == "zstd" else frame.PLAIN
         self._compress = Compress(codec, entry.options.compress_min_bytes)
         self._config = catalog_format.encode_config(entry)
@@ -378,9 +379,7 @@ class Shard(Waited):
     def _store_state(
         self, *, clean: bool, ceiling: int, begin: tuple[int, Losses] | None = None
     ) -> None:
-        log, known = self.active, self._state.state
-        if known is not None and known.earliest > self.earliest:  # stored, and then interrupted
-            self._begin(known.earliest, known.losses)
+        log = self.active
         earliest, losses = begin or (self.earliest, self.losses)
         self._state.store(
             State(

@@ -172,9 +172,8 @@ class Writing(Handle):
     ) -> int:
         """Put a record in the shard's buffer; flushes first when it is full."""
         me = get_ident()
-        capped = shard.entry.options.discard == "reject"
         large = len(value) if len(value) > SMALL_RECORD_BYTES else 0
-        if capped:  # everything counts, with its entries in the columns
+        if shard.refusing:  # everything counts, with its entries in the columns
             large = len(value) + 12
         if extra is not None:
             large += intake.size_of(extra)
@@ -191,7 +190,7 @@ class Writing(Handle):
                 shard._flush()
                 shard.context.background.sync_soon(shard)
                 buffer = shard.buffer
-            if capped:
+            if shard.refusing:
                 refuse(shard, 1, large)
             if buffer is CLOSED:
                 shard.open_for_writing()
@@ -208,7 +207,7 @@ class Writing(Handle):
     def _fresh_buffer(self, shard: Shard, me: int) -> Buffer:
         # the lock-free way in compares with SMALL_RECORD_BYTES only
         alone = len(self._shards) == 1 and self._limit() >= SMALL_RECORD_BYTES
-        if self._created().options.discard == "reject":
+        if shard.refusing:
             alone = False  # every record is held against the cap
         if self._shared:
             self._shared -= 1
@@ -256,7 +255,8 @@ class Writing(Handle):
             with shard.lock:
                 if shard.buffer is not CLOSED:
                     shard._flush(now)
-                refuse(shard, *_weight(bodies))
+                if shard.refusing:
+                    refuse(shard, *_weight(bodies))
                 return shard._write(bodies)
         finally:  # also when it failed: what was buffered may be written
             if shard.synced_later:
@@ -360,10 +360,11 @@ class Writing(Handle):
 
     def _refuse(self, bodies_of: dict[int, list[Body]]) -> None:
         """All of it is refused if a shard has no room for its part."""
-        if self._created().options.discard == "reject":
-            for number, bodies in bodies_of.items():
-                with self._shards[number].lock:
-                    refuse(self._shards[number], *_weight(bodies))
+        for number, bodies in bodies_of.items():
+            shard = self._shards[number]
+            if shard.refusing:
+                with shard.lock:
+                    refuse(shard, *_weight(bodies))
 
     def _check_fits(self, bodies: list[Body], atomic: bool) -> int:
         room = self._created().options.segment_bytes - 4096

@@ -65,8 +65,7 @@ def table(
     live = _live(spark, path, topic, columns, shards, ends, on_data_loss)
     if manifest is None or not manifest.files:
         return live
-    # the log first: its tasks wait for Python to start, while those of the archive run beside them
-    return live.unionByName(_archived(spark, place, manifest, columns))
+    return _archived(spark, place, manifest, columns).unionByName(live)
 
 
 def _whole_archive(place: Archive) -> Manifest | None:
