@@ -13,6 +13,7 @@
     follower.py    one shard as a reader in another process sees it
     reader.py      batches from an offset on; positions into offsets
     ranges.py      a shard's offsets, divided for readers that share the work
+    sieve.py       what a reader leaves out, by whole batches
     waited.py      threads that wait for records of a shard
     batch.py       a batch as users get it; slices.py, tail.py: parts of a topic, and its end
     recovery.py    one function, read top to bottom: a directory into a state to go on from

@@ -27,14 +27,22 @@ SCHEMA: Final = pa.schema(
 
 
 class Batch:
-    """Consecutive records of one shard. Standing on the mapped file where it is sealed."""
+    """The records of one shard from `begin` up to `next_offset`, without those left out.
 
-    __slots__ = ("_arrow", "columns", "first", "shard")
+    Standing on the mapped file where that is sealed. Unless something is left out (see sieve.py)
+    the offsets follow each other, and are numbers only when they are asked for.
+    """
 
-    def __init__(self, shard: int, first: int, columns: Columns) -> None:
+    __slots__ = ("_arrow", "_offsets", "begin", "columns", "next_offset", "shard")
+
+    def __init__(
+        self, shard: int, begin: int, columns: Columns, offsets: Any = None, end: int = 0
+    ) -> None:
         self.shard = shard
-        self.first = first
+        self.begin = begin
         self.columns = columns
+        self.next_offset = begin + len(columns[0]) if offsets is None else end
+        self._offsets = offsets
         self._arrow: Any = None
 
     def __len__(self) -> int:
@@ -44,12 +52,19 @@ class Batch:
         return f"Batch(shard={self.shard}, offsets={self.first}..{self.last})"
 
     @property
-    def last(self) -> int:
-        return self.first + self.columns.count - 1
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self.begin if not self._offsets else self._offsets[0].as_py()
 
     @property
-    def next_offset(self) -> int:
-        return self.first + self.columns.count
+    def last(self) -> int:
+        """The offset of the last record."""
+        return self.next_offset - 1 if not self._offsets else self._offsets[-1].as_py()
+
+    @property
+    def offsets(self) -> Any:
+        """The offsets of the records, as an Arrow array."""
+        return pa.arange(self.begin, self.next_offset) if self._offsets is None else self._offsets
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +84,7 @@ class Batch:
             stamps = timestamp_array(columns)
             self._arrow = pa.RecordBatch.from_arrays(
                 [
-                    pa.arange(self.first, self.first + count),
+                    self.offsets,
                     stamps.view(TIMESTAMP),
                     columns.keys if columns.keys is not None else _nothing(_BINARY, count),
                     columns.values,
@@ -92,7 +107,7 @@ class Batch:
 
     def records(self) -> list[Record]:
         """The batch as Record objects, made in one go."""
-        columns, count = self.columns, self.columns.count
+        columns = self.columns
         nothing: Any = repeat(None)
         stamps: Any = columns.timestamps
         headers: Any = nothing
@@ -110,7 +125,9 @@ class Batch:
                 columns.nodes.to_pylist() if columns.nodes is not None else nothing,
                 headers,
                 repeat(stamps) if isinstance(stamps, int) else stamps.to_pylist(),
-                range(self.first, self.first + count),
+                range(self.begin, self.next_offset)
+                if self._offsets is None
+                else self._offsets.to_pylist(),
                 repeat(self.shard),
             )
         )

@@ -12,9 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+import pyarrow as pa
+
 from esker.engine.batch import Batch, record_at
 from esker.engine.context import Context
 from esker.engine.follower import Follower
+from esker.engine.sieve import Sieve, sift
 from esker.errors import Corruption, DataGap, InvalidOption, StorageError
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Columns, timestamp_array
@@ -31,6 +34,9 @@ from esker.storage.segment import Segment
 Gaps = Literal["raise", "yield", "skip"]
 Consistency = Literal["eventual", "strong"]
 BATCH_BYTES: Final = 1 << 20
+ALL: Final = Sieve()
+NO_RECORDS: Final = Columns(pa.array([], pa.binary()), 0)
+NO_OFFSETS: Final = pa.array([], pa.int64())
 _CORRUPT: Final = GAP_REASONS[GAP_CORRUPT]
 
 
@@ -138,8 +144,14 @@ def read_batches(
     max_bytes: int = BATCH_BYTES,
     max_records: int = 0,
     gaps: Gaps = "raise",
+    sieve: Sieve = ALL,
+    whole: bool = False,
 ) -> Iterator[Batch | Gap]:
-    """Batches of records [start, stop); a Gap where records were lost."""
+    """Batches of records [start, stop); a Gap where records were lost.
+
+    With `whole` what is left out, and a gap that is skipped, comes as a batch without records: what
+    is handed out then reaches from `start` to where this read ended, without a hole.
+    """
     offset = start
     before: Segment | None = None
     while offset < stop:
@@ -148,7 +160,9 @@ def read_batches(
             earliest = view.earliest
             for first, end in view.losses:
                 if offset < end and first < stop:
-                    yield from _gap(view, max(offset, first), min(end, stop) - 1, "evicted", gaps)
+                    yield from _gap(
+                        view, max(offset, first), min(end, stop) - 1, "evicted", gaps, whole
+                    )
             offset = earliest
             continue
         segments = view.segments
@@ -166,7 +180,7 @@ def read_batches(
                     f"segments before {header.segment} are missing", path=segments[0].path,
                     first=offset, last=first - 1, reason="missing segment",
                 )  # fmt: skip
-            yield from _gap(view, offset, min(first, stop) - 1, reason, gaps)
+            yield from _gap(view, offset, min(first, stop) - 1, reason, gaps, whole)
             offset = first
             continue
         segment = segments[at]
@@ -189,7 +203,7 @@ def read_batches(
                 return  # published, but this list of segments is older: the next read sees it
             following = segments[at + 1]
             reason = _reason(segment, following)
-            yield from _gap(view, offset, min(following.base, stop) - 1, reason, gaps)
+            yield from _gap(view, offset, min(following.base, stop) - 1, reason, gaps, whole)
             offset = following.base
             continue
         if before is not None and before is not segment:
@@ -208,11 +222,38 @@ def read_batches(
             if after is None:
                 raise
             offset = min(segment.base + after, stop)
-            yield from _gap(view, segment.base + row, offset - 1, _CORRUPT, gaps)
+            yield from _gap(view, segment.base + row, offset - 1, _CORRUPT, gaps, whole)
+            continue
+        keep = sieve.keep(columns)
+        if keep is not None:
+            end = offset + columns.count
+            yield from _sifted(
+                view.number, columns, offset, end, keep, max_bytes, max_records, whole
+            )
+            offset = end
             continue
         for piece in _pieces(columns, max_bytes, max_records):
             yield Batch(view.number, offset, piece)
             offset += piece.count
+
+
+def _sifted(
+    shard: int, columns: Columns, first: int, end: int, keep: Any,
+    max_bytes: int, max_records: int, whole: bool,
+) -> Iterator[Batch]:  # fmt: skip
+    """The records of [first, end) that stay; each batch goes up to where the next one begins."""
+    columns, offsets = sift(columns, first, keep)
+    if not columns.count:
+        if whole:
+            yield Batch(shard, first, columns, offsets, end)
+        return
+    row = 0
+    for piece in _pieces(columns, max_bytes, max_records):
+        numbers = offsets.slice(row, piece.count)
+        row += piece.count
+        upto = offsets[row].as_py() if row < columns.count else end
+        yield Batch(shard, first, piece, numbers, upto)
+        first = upto
 
 
 def _deleted(view: View, offset: int) -> bool:
@@ -296,14 +337,18 @@ def _check_chain(before: Segment, segment: Segment) -> None:
         )  # fmt: skip
 
 
-def _gap(view: View, first: int, last: int, reason: str, gaps: Gaps) -> Sequence[Gap]:
+def _gap(
+    view: View, first: int, last: int, reason: str, gaps: Gaps, whole: bool
+) -> Sequence[Gap | Batch]:
     if last < first:
         return ()
     gap = Gap(view.entry.name, view.number, first, last, reason)
     if gaps == "raise":
         raise DataGap(gap)
     view.context.gaps_met += 1
-    return (gap,) if gaps == "yield" else ()
+    if gaps == "yield":
+        return (gap,)
+    return (Batch(view.number, first, NO_RECORDS, NO_OFFSETS, last + 1),) if whole else ()
 
 
 def _pieces(columns: Columns, max_bytes: int, max_records: int) -> Iterator[Columns]:

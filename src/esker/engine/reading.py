@@ -13,6 +13,7 @@ from esker.engine import tally
 from esker.engine.batch import Batch
 from esker.engine.handle import Handle
 from esker.engine.reader import (
+    ALL,
     BATCH_BYTES,
     Consistency,
     Gaps,
@@ -31,6 +32,7 @@ from esker.engine.reader import (
     resolve,
 )
 from esker.engine.shard import Shard
+from esker.engine.sieve import Sieve, check_node
 from esker.engine.slices import Slice
 from esker.engine.tail import Tail
 from esker.errors import Corruption, InvalidOption, OffsetOutOfRange
@@ -50,10 +52,13 @@ class Reading(Handle):
         max_records: int = 0,
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
+        skip_node: str | None = None,
     ) -> Iterator[Batch]:
         """The records from `start` to `stop` (or to the end as it is now), as Arrow batches.
 
-        Each shard is read in turn; a position is taken in each shard by itself.
+        Each shard is read in turn; a position is taken in each shard by itself. Records that came
+        from the node `skip_node` are left out: who copies from node to node gets none of its own
+        back.
         """
         self._existing()
         now = self._store._context.clock.now_us()
@@ -63,7 +68,7 @@ class Reading(Handle):
         check_count("max_bytes", max_bytes, 1)
         check_count("max_records", max_records, 0)
         ranges = self._ranges(begin, finish, shard, consistency)
-        return self._batches(ranges, max_bytes, max_records, gaps)
+        return self._batches(ranges, max_bytes, max_records, gaps, check_node(skip_node))
 
     def _ranges(
         self, begin: positions.Position, finish: positions.Position | None, shard: int | None,
@@ -80,13 +85,15 @@ class Reading(Handle):
         return ranges
 
     def _batches(
-        self, ranges: list[Range], max_bytes: int, max_records: int, gaps: Gaps
-    ) -> Iterator[Any]:
+        self, ranges: list[Range], max_bytes: int, max_records: int, gaps: Gaps,
+        sieve: Sieve = ALL, whole: bool = False,
+    ) -> Iterator[Any]:  # fmt: skip
         for number, first, end in ranges:
             view = self._view(number)
             found = read_batches(
-                view, first, end, max_bytes=max_bytes, max_records=max_records, gaps=gaps
-            )
+                view, first, end, max_bytes=max_bytes, max_records=max_records, gaps=gaps,
+                sieve=sieve, whole=whole,
+            )  # fmt: skip
             yield from _counted(view, found) if isinstance(view, Shard) else found
 
     def read(
@@ -98,11 +105,16 @@ class Reading(Handle):
         limit: int | None = None,
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
+        skip_node: str | None = None,
     ) -> Iterator[Record]:
         """The records from `start` to the end as it is now, one by one."""
         check_limit(limit)
-        batches = self.batches(start, stop, shard=shard, gaps=gaps, consistency=consistency)
-        return _records(batches, limit)
+        return _records(
+            self.batches(
+                start, stop, shard=shard, gaps=gaps, consistency=consistency, skip_node=skip_node
+            ),
+            limit,
+        )
 
     def follow(
         self,
@@ -113,6 +125,7 @@ class Reading(Handle):
         limit: int | None = None,
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
+        skip_node: str | None = None,
     ) -> Iterator[Record]:
         """The records from `start` on, and then those to come, as they come.
 
@@ -122,7 +135,12 @@ class Reading(Handle):
         check_limit(limit)
         return _records(
             self.follow_batches(
-                start, timeout=timeout, shard=shard, gaps=gaps, consistency=consistency
+                start,
+                timeout=timeout,
+                shard=shard,
+                gaps=gaps,
+                consistency=consistency,
+                skip_node=skip_node,
             ),
             limit,
         )
@@ -135,16 +153,19 @@ class Reading(Handle):
         shard: int | None = None,
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
+        skip_node: str | None = None,
     ) -> Iterator[Batch]:
         """As `follow`, by batches."""
         self._existing()
         timeout = check_timeout(timeout)
-        tail = self.tail(start, shard=shard, gaps=gaps, consistency=consistency)
+        tail = self.tail(
+            start, shard=shard, gaps=gaps, consistency=consistency, skip_node=skip_node
+        )
         return self._follow(tail, timeout)
 
     def tail(
         self, start: Any = "latest", *, shard: int | None = None, gaps: Gaps = "raise",
-        consistency: Consistency = "eventual",
+        consistency: Consistency = "eventual", skip_node: str | None = None,
     ) -> Tail:  # fmt: skip
         """Cursors from `start` on, to be stepped by hand: `follow` without the waiting."""
         self._existing()
@@ -152,7 +173,7 @@ class Reading(Handle):
         check_gaps(gaps)
         check_consistency(consistency)
         cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
-        return Tail(cursors, self._shards, self._view, gaps, consistency)
+        return Tail(cursors, self._shards, self._view, gaps, consistency, check_node(skip_node))
 
     def _follow(self, tail: Tail, timeout: float | None) -> Iterator[Any]:
         context = self._store._context

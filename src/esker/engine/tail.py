@@ -15,6 +15,8 @@ from typing import Any
 
 from esker.engine.reader import Consistency, Gaps, View, end_of, read_batches
 from esker.engine.shard import Shard
+from esker.engine.sieve import Sieve
+from esker.records import Gap
 
 POLL_SECONDS = 0.002  # how often a follower in another process looks
 
@@ -24,25 +26,32 @@ class Tail:
 
     def __init__(
         self, cursors: dict[int, int], shards: list[Shard], view: Callable[[int], View],
-        gaps: Gaps, consistency: Consistency,
+        gaps: Gaps, consistency: Consistency, sieve: Sieve,
     ) -> None:  # fmt: skip
         self.cursors = cursors
         self._shards = [shards[number] for number in cursors]
         self._view = view
         self._gaps = gaps
         self._consistency = consistency
+        self._sieve = sieve
 
     def take(self) -> Iterator[Any]:
         """Batches (and gaps) from the cursors to the end as it is now; the cursors move along."""
         for number in self.cursors:
             view = self._view(number)
             end = end_of(view, self._consistency)
-            for batch in read_batches(view, self.cursors[number], end, gaps=self._gaps):
-                self.cursors[number] = batch.last + 1
-                yield batch
+            found = read_batches(
+                view, self.cursors[number], end, gaps=self._gaps, sieve=self._sieve, whole=True
+            )
+            for item in found:
+                if isinstance(item, Gap):
+                    self.cursors[number] = item.last + 1
+                    yield item
+                    continue
+                self.cursors[number] = item.next_offset
+                if len(item):
+                    yield item
             self.cursors[number] = max(self.cursors[number], min(view.earliest, end))
-            if self._gaps == "skip":  # a skipped gap yields nothing, and is behind us all the same
-                self.cursors[number] = max(self.cursors[number], end)
 
     def watch(self, waiter: Any) -> bool:
         """Have `waiter` released when there is more. False when one has to look instead."""

@@ -79,7 +79,7 @@ class Task:
             case "value":
                 return self._values(batch, kind)
             case "offset":
-                return pa.arange(batch.first, batch.first + count)
+                return batch.offsets
             case "timestamp":
                 return timestamp_array(columns).view(TIMESTAMP)
             case "topic":
@@ -123,11 +123,16 @@ def _whole(path: str, span: Span) -> Iterator[Batch | Gap]:
     """All of a span: its batches, and a Gap for whatever is not there."""
     expected = span.first
     for item in _found(path, span):
-        first, last = item.first, item.last
+        first = item.first if isinstance(item, Gap) else item.begin
         if first > expected:
             yield _gone(span, expected, first - 1)
-        yield item
-        expected = last + 1
+        if isinstance(item, Gap):
+            yield item
+            expected = item.last + 1
+        else:  # also one without records: what it reaches over was left out, and is not missing
+            if len(item):
+                yield item
+            expected = item.next_offset
     if expected < span.end:
         yield _gone(span, expected, span.end - 1)
 
@@ -274,6 +279,6 @@ def _parse(values: Any, kind: Any) -> Any:
 
 def _bad(batch: Batch, row: int, reason: str) -> EskerError:
     return InvalidRecord(
-        f"the value at offset {batch.first + row} of partition {batch.shard} is {reason}; "
+        f"the value at offset {batch.offsets[row].as_py()} of partition {batch.shard} is {reason}; "
         "onBadValue=null makes it null"
     )

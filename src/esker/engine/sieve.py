@@ -1,0 +1,50 @@
+"""What a reader leaves out, by whole batches: records that came from its own node.
+
+A batch is held against a mask that Arrow makes in one go. Most batches hold nothing of the kind;
+they are passed on as they are, standing on the mapped file. From the others the records that stay
+are copied, and their offsets go along, for they no longer follow each other.
+
+What is left out is not lost: no Gap is told of it, and who reads on does so behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from esker.errors import InvalidOption
+from esker.format.columns import Columns
+
+
+class Sieve(NamedTuple):
+    """Which records to leave out."""
+
+    node: str | None = None  # those that came from this node
+
+    def keep(self, columns: Columns) -> Any:
+        """Which of the records stay, as a boolean array; None for all of them."""
+        if self.node is None or columns.nodes is None:
+            return None
+        other = pc.not_equal(columns.nodes, self.node)
+        keep = pc.fill_null(other, True) if other.null_count else other  # from no node at all
+        return None if pc.all(keep).as_py() else keep
+
+
+def sift(columns: Columns, first: int, keep: Any) -> tuple[Columns, Any]:
+    """The records that stay, and their offsets. The first of all has offset `first`."""
+    left = Columns(
+        *(
+            column if column is None or isinstance(column, int) else column.filter(keep)
+            for column in columns
+        )
+    )
+    return left, pa.arange(first, first + columns.count).filter(keep)
+
+
+def check_node(node: Any) -> Sieve:
+    """What `skip_node` asks for."""
+    if node is not None and (not isinstance(node, str) or not node):
+        raise InvalidOption(f"skip_node={node!r}: the name of a node, as append(node=...) has it")
+    return Sieve(node)
