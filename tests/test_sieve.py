@@ -169,7 +169,7 @@ def test_a_tail_that_skips_gaps_does_not_skip_what_it_cannot_see_yet() -> None:
         assert len(real.segments) > 1 or real.visible < 50
         older = SimpleNamespace(
             context=real.context, entry=real.entry, number=0, settled=False, earliest=0, losses=(),
-            segments=(), visible=0, durable=0,
+            segments=(), visible=0, durable=0, marks=real.marks,
         )  # fmt: skip
         newer = real
         views = [older, newer]

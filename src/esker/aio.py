@@ -269,9 +269,14 @@ class AsyncTopic:
     async def sync(self) -> None:
         await self._store._run(self._topic.sync)
 
-    async def delete(self, before: Any, shard: int | None = None) -> int:
+    async def delete(
+        self, before: Any = None, shard: int | None = None, *, tag: str | None = None,
+        tag_prefix: str | None = None,
+    ) -> int:  # fmt: skip
         """As `Topic.delete`."""
-        return await self._store._run(lambda: self._topic.delete(before, shard))
+        return await self._store._run(
+            lambda: self._topic.delete(before, shard, tag=tag, tag_prefix=tag_prefix)
+        )
 
     async def wait_durable(self, offset: int, shard: int = 0) -> None:
         await self._store._run(lambda: self._topic.wait_durable(offset, shard))

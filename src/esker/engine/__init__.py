@@ -25,6 +25,7 @@
     altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused
     removal.py     what is deleted on request: topics, and records before an offset
+    erasing.py     single records that are deleted: by tag
     findings.py    what recovery may find, in words
     quarantine.py  the place for what cannot be used and must not be lost
 

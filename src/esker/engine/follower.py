@@ -25,10 +25,11 @@ from esker.format.catalog import TopicEntry
 from esker.format.counters import WORD
 from esker.format.segment import HEADER_SIZE, misplaced
 from esker.format.state import Losses, State
-from esker.storage import scan
+from esker.storage import marks, scan
 from esker.storage.counters import Counters, Published
 from esker.storage.files import join
 from esker.storage.log import LogSegment, open_log
+from esker.storage.marks import Marks
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment
 from esker.storage.state import StateFile
@@ -66,11 +67,13 @@ class Follower:
         self.durable = 0
         self.earliest = 0
         self.losses: Losses = ()
+        self.marks = Marks()
+        self._marked = (0, 0)  # the file of deletions that `marks` is, and how much of it
         self.settled = False
         self._lock = threading.Lock()  # guards everything here
         self._counters: Counters | None = None
         self._seen: object = None
-        self._floor = 0  # what the page called the oldest offset when we looked at the state
+        self._floor = (0, 0)  # what the page hinted at when we looked at the state
         self._known: dict[names.SegmentName, Segment] = {}
 
     def refresh(self) -> int:
@@ -139,8 +142,8 @@ class Follower:
                 raise
         self._seen = published
         self.settled = False
-        if self._oldest() != self._floor:
-            self._find_floor(StateFile(self.context.files, self.folder).load())
+        if self._hint() != self._floor:
+            self._find_floor()
         # a writer that has only just taken over publishes, at first, what the dead one left there
         self.visible = max(self.visible, published.visible)
         self.durable = published.durable
@@ -190,15 +193,46 @@ class Follower:
             known[name] = (writing and self._known.get(name)) or self._open(name, writing=writing)
         return known
 
-    def _oldest(self) -> int:
-        """What the page says; a hint that the state page has changed, not a fact."""
-        return self._counters.words[WORD["oldest_offset"]] if self._counters is not None else 0
+    def _hint(self) -> tuple[int, int]:
+        """The oldest offset, and how many were deleted: a hint that the state page has changed."""
+        if self._counters is None:
+            return 0, 0
+        words = self._counters.words
+        return words[WORD["oldest_offset"]], words[WORD["records_deleted"]]
 
-    def _find_floor(self, state: State | None) -> None:
+    def _find_floor(self) -> State | None:
+        """What was evicted or deleted since, as the state page has it."""
+        hint = self._hint()  # before the page is read: what changes meanwhile is looked at again
+        for attempt in range(ATTEMPTS):
+            state = StateFile(self.context.files, self.folder).load()
+            if state is None:
+                break
+            try:
+                self._find_marks(state)
+                break
+            except StorageError:  # replaced by another file, and unlinked, under our eyes
+                if attempt + 1 == ATTEMPTS:
+                    raise
         if state is not None and state.earliest > self.earliest:
             self.losses = state.losses  # first: see Shard._begin
             self.earliest = state.earliest
-        self._floor = self._oldest()
+        self._floor = hint
+        return state
+
+    def _find_marks(self, state: State) -> None:
+        known = (state.marks, state.marks_end)
+        if known == self._marked:
+            return
+        owner = (self.entry.id, self.number, self.context.store)
+        try:
+            self.marks = marks.read_marks(self.context.files, self.folder, *known, owner)[0]
+        except Corruption as problem:
+            if StateFile(self.context.files, self.folder).load() != state:
+                raise StorageError(
+                    "the file of deletions was replaced", path=problem.path
+                ) from problem
+            self.marks = marks.UnknownMarks(problem)
+        self._marked = known
 
     def _names(self) -> list[names.SegmentName]:
         found = list_segments(self.context.files, self.folder)
@@ -244,11 +278,11 @@ class Follower:
                 file = files.open(join(self.folder, names.segment(*name[:2], sealed=False)), "r")
                 sizes.append(file.size())
                 file.close()
-        fingerprint = (tuple(found), tuple(sizes), self._oldest())
+        fingerprint = (tuple(found), tuple(sizes), self._hint())
         if fingerprint == self._seen:
             return
         known = self._list(None)
-        state = StateFile(files, self.folder).load()
+        state = self._find_floor()
         kept: list[Segment] = []
         durable = 0  # what a later frame, or a clean close, proves to have been synced
         ordered = [known[name] for name in sorted(known)]
@@ -275,7 +309,6 @@ class Follower:
             if verdict.torn is not None and segment.number >= frontier:
                 break
         self._known, self.segments = known, tuple(kept)
-        self._find_floor(state)
         end = state.end_offset if state is not None and state.clean else 0
         if self._counters is not None:
             end = max(end, self._counters.proven(self.entry.id, self.number))

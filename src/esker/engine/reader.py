@@ -28,6 +28,7 @@ from esker.positions import EARLIEST, LATEST, Position
 from esker.records import Gap, Record
 from esker.storage.files import forget_pages
 from esker.storage.hole import end_of_hole
+from esker.storage.marks import Marks
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment
 
@@ -59,6 +60,7 @@ class View(Protocol):
     durable: int
     earliest: int
     losses: Losses  # what was evicted, all below `earliest`
+    marks: Marks  # what was deleted one by one
     settled: bool  # `segments` is never older than `visible`: what it lacks is missing
 
 
@@ -103,9 +105,19 @@ def find_back(view: View, records: int) -> int:
         first = max(segment.base, view.earliest)
         stop = min(segment.base + segment.rows, view.visible)
         if first < stop:
-            offset = max(first, stop - records)
-            records -= stop - first
+            there = stop - first - view.marks.count(first, stop)
+            offset = _back(view.marks, first, stop, records) if there > records else first
+            records -= there
     return max(offset, earliest_of(view))
+
+
+def _back(marks: Marks, first: int, stop: int, records: int) -> int:
+    """The offset in [first, stop) from which on so many records are there."""
+    if not marks:
+        return stop - records
+    return bisect_right(
+        range(first, stop), -records, key=lambda at: marks.count(at, stop) - (stop - at)
+    ) + first - 1  # fmt: skip
 
 
 def find_time(view: View, timestamp: int) -> int:
@@ -224,7 +236,7 @@ def read_batches(
             offset = min(segment.base + after, stop)
             yield from _gap(view, segment.base + row, offset - 1, _CORRUPT, gaps, whole)
             continue
-        keep = sieve.keep(columns)
+        keep = sieve.keep(columns, offset, view.marks)
         if keep is not None:
             end = offset + columns.count
             yield from _sifted(
@@ -267,7 +279,7 @@ def read_one(view: View, offset: int) -> Record | None:
     """One record by its offset, which must be visible; None where only `read_batches` can tell."""
     segments = view.segments
     at = bisect_right(segments, offset, key=_base) - 1
-    if at < 0:
+    if at < 0 or (view.marks and offset in view.marks):
         return None
     segment = segments[at]
     row = offset - segment.base
@@ -283,13 +295,15 @@ def read_one(view: View, offset: int) -> Record | None:
 
 
 def count_records(view: View, first: int, end: int) -> int:
-    """How many records lie in [first, end), gaps left out; looks at directories only."""
-    first = max(first, view.earliest)
-    return sum(
-        max(0, min(end, segment.base + segment.rows) - max(first, segment.base))
-        for segment in view.segments[max(0, bisect_right(view.segments, first, key=_base) - 1) :]
-        if segment.base < end
-    )
+    """How many records are in [first, end), no gap and nothing deleted; reads no records."""
+    first, marks, total = max(first, view.earliest), view.marks, 0
+    for segment in view.segments[max(0, bisect_right(view.segments, first, key=_base) - 1) :]:
+        if segment.base >= end:
+            break
+        low, high = max(first, segment.base), min(end, segment.base + segment.rows)
+        if low < high:
+            total += high - low - (marks.count(low, high) if marks else 0)
+    return total
 
 
 def _base(segment: Segment) -> int:

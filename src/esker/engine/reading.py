@@ -245,7 +245,7 @@ class Reading(Handle):
         for batch in read_batches(view, place, place + 1, max_records=1):
             if isinstance(batch, Batch):
                 return batch.records()[0]
-        raise OffsetOutOfRange(f"offset {offset} is not there yet")
+        raise OffsetOutOfRange(f"the record at offset {place} of topic {self.name!r} was deleted")
 
 
 def _counted(shard: Shard, batches: Iterator[Any]) -> Iterator[Any]:

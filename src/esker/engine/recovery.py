@@ -43,6 +43,7 @@ from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, join
 from esker.storage.log import LogSegment
+from esker.storage.marks import newest
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
@@ -252,8 +253,8 @@ def _tidy(context: Context, folder: str, say: Say) -> None:
                 say("unfinished_seal", path, "a half-made sealed segment")
             continue
         segment = names.parse_segment(name)
-        if names.parse_staged(name) is not None:
-            continue  # of a batch that may yet be committed, or attached
+        if names.parse_staged(name) is not None or names.parse_deletions(name) is not None:
+            continue  # of a batch that may yet be attached; what was deleted, see erasing.py
         if segment is None and name not in ours:
             say("stranger", path, "not a file of Esker's")
             quarantine(context, path, "stranger")
@@ -509,6 +510,10 @@ def _store(
 ) -> None:  # fmt: skip
     """The ceiling is the end: a clean state promises that nothing above it was issued, and the
     next writer of a weak class sets offsets aside before it issues any."""
+    marked = (old.marks, old.marks_end) if old is not None else (0, 0)
+    if old is None and entry.options.durability != "ephemeral":  # what was deleted stays deleted
+        owner = (entry.id, number, context.store)
+        marked = newest(context.files, shard_folder(context.root, entry.id, number), owner)
     try:
         page.store(
             State(
@@ -518,7 +523,7 @@ def _store(
                 end_position=active.end if active is not None else 0, end_offset=following,
                 earliest=old.earliest if old is not None else 0,
                 losses=old.losses if old is not None else (),
-                boot=context.boot, store=context.store,
+                boot=context.boot, store=context.store, marks=marked[0], marks_end=marked[1],
             )
         )  # fmt: skip
     finally:

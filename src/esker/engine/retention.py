@@ -29,7 +29,7 @@ from esker.engine import floor, tally
 from esker.engine.attach import committed_before
 from esker.engine.context import LOG
 from esker.engine.layout import size_of
-from esker.engine.reader import View, earliest_of
+from esker.engine.reader import View, earliest_of, find_back
 from esker.engine.shard import Shard
 from esker.errors import Corruption, EskerError, StorageError, TopicFull, TopicNotFound, WriterBusy
 from esker.format.commit import Commit
@@ -79,7 +79,10 @@ def plan(view: View, now_us: int, most: int = 1 << 62) -> Eviction | None:
     if options.discard == "old":
         if options.cap_records:
             bases = [segment.base for segment in segments]
-            ways["cap_records"] = bisect_right(bases, view.visible - options.cap_records) - 1
+            kept = view.visible - options.cap_records
+            if view.marks:  # some of these are deleted, and more of the older ones can stay
+                kept = find_back(view, options.cap_records)
+            ways["cap_records"] = bisect_right(bases, kept) - 1
         if options.cap_bytes:
             ways["cap_bytes"] = _beyond(view, options.cap_bytes)
     reason = max(ways, key=lambda way: ways[way])
@@ -248,6 +251,8 @@ def refuse(shard: Shard, count: int, size: int) -> None:
     shard.open_for_writing()
     waiting = len(shard.buffer)
     held = shard.next + waiting - shard.earliest
+    if shard.marks:
+        held -= shard.marks.count(shard.earliest, shard.next)
     if options.cap_records and held + count > options.cap_records:
         raise full(shard, held, f"cap_records={options.cap_records}")
     if options.cap_bytes:
@@ -277,5 +282,6 @@ def refuse_batch(store: Store, batch: Commit) -> None:
         cap = shard.entry.options.cap_records if shard is not None else 0
         if shard is not None and cap and shard.entry.options.discard == "reject":
             view = store[shard.entry.name]._view(number)
-            if view.visible - view.earliest + count > cap:
-                raise full(shard, view.visible - view.earliest, f"cap_records={cap}")
+            held = view.visible - view.earliest - view.marks.count(view.earliest, view.visible)
+            if held + count > cap:
+                raise full(shard, held, f"cap_records={cap}")

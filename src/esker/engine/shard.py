@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from esker.engine import floor, refusals, tally
+from esker.engine import erasing, floor, refusals, tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.intake import encode
@@ -41,6 +41,7 @@ from esker.storage.files import Files, Holder, Lock, join
 from esker.storage.journal import Redo
 from esker.storage.log import LogSegment
 from esker.storage.maps import Maps
+from esker.storage.marks import Marks, MarksFile
 from esker.storage.memory import MemoryFiles
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Compress, Segment
@@ -81,6 +82,7 @@ class Shard(Waited):
         self.durable = 0
         self.earliest = 0
         self.losses: Losses = ()  # what was evicted, all below `earliest`
+        self.marks = Marks()  # what was deleted one by one, see erasing.py
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
         self._sealing = threading.Lock()  # held by who seals; taken before `lock`
@@ -96,6 +98,7 @@ class Shard(Waited):
         self.door: Any = None  # the topic, whose `_buffer` is the owner's way in
         self.expect_waiters()
         self._state = StateFile(context.files, self.folder)
+        self._marks = MarksFile(self.files, self.folder, context.store, entry.id, number)
         self._writer_lock: Lock | None = None
         self.take_options(entry)
         self._unnamed: set[int] = set()  # segments whose directory entry is not yet synced
@@ -195,6 +198,7 @@ class Shard(Waited):
         self.next = state.end_offset if state is not None else 0
         self.ceiling = max(self.next, state.ceiling if state is not None else 0)
         self._begin(*((state.earliest, state.losses) if state is not None else (0, ())))
+        erasing.load(self, state)
         logs = [name for name in found if not name.sealed]
         end = self.next
         if logs:
@@ -377,10 +381,12 @@ class Shard(Waited):
             self._reserve_at = ceiling - (self._block >> 1)
 
     def _store_state(
-        self, *, clean: bool, ceiling: int, begin: tuple[int, Losses] | None = None
-    ) -> None:
+        self, *, clean: bool, ceiling: int, begin: tuple[int, Losses] | None = None,
+        marked: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         log = self.active
         earliest, losses = begin or (self.earliest, self.losses)
+        marks, end = marked or (self._marks.number, self._marks.end)
         self._state.store(
             State(
                 flags=state_format.CLEAN if clean else 0, generation=0, topic=self.entry.id,
@@ -389,6 +395,7 @@ class Shard(Waited):
                 end_position=log.end if log is not None else 0,
                 end_offset=self.next if clean else self.durable,
                 earliest=earliest, boot=self.context.boot, store=self.context.store, losses=losses,
+                marks=marks, marks_end=end,
             )
         )  # fmt: skip
         self.ceiling = ceiling
@@ -646,6 +653,7 @@ class Shard(Waited):
             if self.door is not None:
                 self.door._buffer = CLOSED
             self._state.close()
+            self._marks.close()
             if self.counters is not None:
                 self.counters.set("writer_pid", 0)
                 self.counters = None

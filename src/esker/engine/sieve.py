@@ -1,4 +1,4 @@
-"""What a reader leaves out, by whole batches: records that came from its own node.
+"""What a reader leaves out, by whole batches: what was deleted, and what came from its own node.
 
 A batch is held against a mask that Arrow makes in one go. Most batches hold nothing of the kind;
 they are passed on as they are, standing on the mapped file. From the others the records that stay
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from esker.errors import InvalidOption
 from esker.format.columns import Columns
+from esker.storage.marks import Marks
 
 
 class Sieve(NamedTuple):
@@ -23,13 +24,16 @@ class Sieve(NamedTuple):
 
     node: str | None = None  # those that came from this node
 
-    def keep(self, columns: Columns) -> Any:
-        """Which of the records stay, as a boolean array; None for all of them."""
-        if self.node is None or columns.nodes is None:
-            return None
-        other = pc.not_equal(columns.nodes, self.node)
-        keep = pc.fill_null(other, True) if other.null_count else other  # from no node at all
-        return None if pc.all(keep).as_py() else keep
+    def keep(self, columns: Columns, first: int, marks: Marks) -> Any:
+        """Which of the records from `first` on stay, as a boolean array; None for all of them."""
+        keep: Any = None
+        if self.node is not None and columns.nodes is not None:
+            other = pc.not_equal(columns.nodes, self.node)
+            keep = pc.fill_null(other, True) if other.null_count else other  # from no node at all
+        deleted = marks.mask(first, columns.count) if marks else None
+        if deleted is not None:
+            keep = pc.invert(deleted) if keep is None else pc.and_not(keep, deleted)
+        return None if keep is None or pc.all(keep).as_py() else keep
 
 
 def sift(columns: Columns, first: int, keep: Any) -> tuple[Columns, Any]:

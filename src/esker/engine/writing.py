@@ -18,6 +18,7 @@ from typing import Any
 from esker import positions
 from esker.engine import intake
 from esker.engine.buffer import CLOSED, Buffer
+from esker.engine.erasing import check_match, erase
 from esker.engine.handle import Handle
 from esker.engine.intake import encode, encode_arrow
 from esker.engine.reader import resolve
@@ -270,17 +271,24 @@ class Writing(Handle):
         if deadline is not None and context.clock.monotonic() > deadline and context.gauge.over:
             raise CommitTimeout(f"the disk did not keep up within {wait} s; not accepted")
 
-    def delete(self, before: Any, shard: int | None = None) -> int:
+    def delete(
+        self, before: Any = None, shard: int | None = None, *, tag: str | None = None,
+        tag_prefix: str | None = None,
+    ) -> int:  # fmt: skip
         """Delete the records before a position, for good; returns how many they were.
 
         `before` is a position as everywhere: an offset, "@-7d", "latest" for all. It is taken as
-        of now, in each shard by itself; an offset needs a shard when there are several. Readers
-        begin behind what was deleted, and are not told of a gap. The call returns when the
-        deletion is durable; space is given back by whole segments.
+        of now, in each shard by itself; an offset needs a shard when there are several. With `tag`
+        or `tag_prefix` only the records go that carry that tag, or one that begins like that; then
+        `before` may be left out, for all that are there now. Readers are not told of a gap. The
+        call returns when the deletion is durable; space is given back later, by whole segments.
         """
         context = self._store._context
         context.require_writable()
-        position = positions.parse(before, context.clock.now_us())
+        match = check_match(tag, tag_prefix)
+        if before is None and match is None:
+            raise InvalidOption('delete what? Give a position ("latest" for all), or a tag')
+        position = positions.parse("latest" if before is None else before, context.clock.now_us())
         count = self._existing().options.shards
         if position.kind == "offset" and shard is None and count > 1:
             raise InvalidOption(
@@ -288,10 +296,11 @@ class Writing(Handle):
                 "of its own; say which with shard=N, or give a time or latest"
             )
         self.sync()  # no crash may take the log back to before its beginning
-        return sum(
-            forget_before(self._shards[view.number], resolve(view, position))
-            for view in self._views(shard)
-        )
+        gone = 0
+        for view in self._views(shard):
+            at, end = self._shards[view.number], resolve(view, position)
+            gone += forget_before(at, end) if match is None else erase(at, match, end)
+        return gone
 
     def append_many(self, records: Iterable[Any], wait: bool | float = False) -> Span | Spans:
         """Append records (bytes, text or Record) as one atomic batch, written when this returns.

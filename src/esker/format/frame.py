@@ -44,7 +44,8 @@ CONFIG: Final = 2  # JSON: the topic's name and options, first frame of every se
 MARK: Final = 3  # no body: carries a synced position, written by a clean close
 FOOTER: Final = 4  # the frame directory, last frame of a sealed segment
 HOLE: Final = 5  # zeros: records were damaged here, and a repair has declared them lost
-KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE))
+DELETION: Final = 6  # bitmaps of deleted records; in a file of its own, see marks.py
+KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE, DELETION))
 
 # codecs
 PLAIN: Final = 0

@@ -7,12 +7,16 @@
              40 u64 active segment id  48 u64 end position  56 i64 end offset   (when clean)
              64 i64 earliest: the shard begins here  72 i64 evicted: end of the last loss below that
              80 boot id, 16 bytes  96 store id, 16 bytes
-            112 u64 losses, at most 24   120 for each: i64 first, i64 end; zeros behind
+            112 u64 losses, at most 22   120 for each: i64 first, i64 end; zeros behind
+            472 u64 file of deletions, 0 for none   480 u64 how long it is   488 zeros
             504 u64 checksum of bytes 0..504
 
 What lies below `earliest` is gone: deleted, if nothing else is said; or evicted by retention, if a
 loss names it. Losses are in order and do not touch; a page that has no room for another one joins
 the two oldest, with what was deleted between them.
+
+Single records are deleted by a file beside it (marks.py); the page says which one counts, and how
+far.
 
 The valid slot with the larger generation counts. A slot is synced before the other one is
 written again, so one of the two is always whole.
@@ -37,9 +41,11 @@ SLOT_POSITIONS: Final = (0, 4096)
 FILE_SIZE: Final = 4096 + SLOT_SIZE
 CLEAN: Final = 1
 NUMBER_MAX: Final = 1 << 62
-LOSSES_MAX: Final = 24
+LOSSES_MAX: Final = 22
 _SLOT: Final = struct.Struct("<4sHHQQIIqQQqqq16s16s")
 _LOSSES_AT: Final = 112
+_MARKS_AT: Final = 472
+_MARKS: Final = struct.Struct("<QQ")
 _CHECK: Final = struct.Struct("<Q")
 
 Losses = tuple[tuple[int, int], ...]  # offsets [first, end)
@@ -61,6 +67,8 @@ class State(NamedTuple):
     boot: bytes = bytes(16)
     store: bytes = bytes(16)
     losses: Losses = ()
+    marks: int = 0  # the file of deletions that counts
+    marks_end: int = 0
 
     @property
     def evicted(self) -> int:
@@ -76,8 +84,9 @@ def encode_slot(state: State) -> bytes:
     """The 512 bytes of a slot."""
     losses = [number for loss in state.losses for number in loss]
     lost = struct.pack(f"<Q{len(losses)}q", len(state.losses), *losses)
-    numbers = (*state[:-3], state.evicted, state.boot, state.store)
-    packed = (_SLOT.pack(MAGIC, VERSION, *numbers) + lost).ljust(SLOT_SIZE - 8, b"\0")
+    numbers = (*state[:10], state.evicted, state.boot, state.store)
+    packed = (_SLOT.pack(MAGIC, VERSION, *numbers) + lost).ljust(_MARKS_AT, b"\0")
+    packed = (packed + _MARKS.pack(state.marks, state.marks_end)).ljust(SLOT_SIZE - 8, b"\0")
     return packed + _CHECK.pack(checksum(packed))
 
 
@@ -94,8 +103,11 @@ def decode_slot(data: bytes) -> State | str:
     if fields[1] != VERSION:
         return f"version {fields[1]}"
     *first, evicted, boot, store = fields[2:]
-    state = State._make((*first, boot, store, ()))
-    numbers = (state.generation, state.ceiling, state.segment, state.end_offset, state.earliest)
+    marks = _MARKS.unpack_from(data, _MARKS_AT)
+    state = State._make((*first, boot, store, (), *marks))
+    numbers = (
+        state.generation, state.ceiling, state.segment, state.end_offset, state.earliest, *marks,
+    )  # fmt: skip
     (count,) = _CHECK.unpack_from(data, _LOSSES_AT)
     if (
         not all(0 <= number < NUMBER_MAX for number in numbers)

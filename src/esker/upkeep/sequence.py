@@ -238,6 +238,8 @@ class _Sequence:
             end_position=log.size if log is not None else 0, end_offset=link.end,
             earliest=old.earliest if old is not None else 0,
             losses=old.losses if old is not None else (),
+            marks=old.marks if old is not None else 0,
+            marks_end=old.marks_end if old is not None else 0,
             boot=self.files.boot_id(), store=self.store,
         )  # fmt: skip
         wrong = next((p.reason for p in found.problems if p.kind == "state"), "")

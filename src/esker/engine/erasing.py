@@ -1,0 +1,121 @@
+"""Deleting single records: those that carry a tag, or a tag that begins like this.
+
+    find      the records that match, up to where the shard ended when the call was made
+    write     their offsets as bitmaps into the shard's file of deletions, synced
+    say       the state page tells how long that file is now, synced: from here on they are deleted
+    show      readers of this process leave them out; those of others look at the page again
+
+A deletion that is cut short before the page says so has not happened. The page is what counts, so
+half a deletion is never seen, and a file of deletions that is shorter than the page says, or
+damaged below that, is an error to whoever reads: deleted records do not come back by accident.
+
+The records stay where they are, at their offsets. Readers leave them out by whole batches (see
+sieve.py), and nobody is told of a gap, for it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.compute as pc
+
+from esker.engine.batch import Batch
+from esker.engine.reader import read_batches
+from esker.errors import Corruption, InvalidOption, StorageError
+from esker.storage.marks import UnknownMarks, blocks_of
+
+if TYPE_CHECKING:
+    from esker.engine.shard import Shard
+    from esker.format.state import State
+
+SCAN_BYTES = 4 << 20
+
+
+class Match(NamedTuple):
+    """Which records: with this tag, or with one that begins like this."""
+
+    tag: str | None = None
+    prefix: str | None = None
+
+    def mask(self, tags: Any) -> Any:
+        if self.tag is not None:
+            return pc.equal(tags, self.tag)
+        return pc.starts_with(tags, pattern=self.prefix)
+
+
+def check_match(tag: Any, prefix: Any) -> Match | None:
+    """What `tag` and `tag_prefix` ask for; None for neither."""
+    for name, value in (("tag", tag), ("tag_prefix", prefix)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidOption(f"{name}={value!r}: text of at least one character")
+    if tag is not None and prefix is not None:
+        raise InvalidOption("tag and tag_prefix exclude each other: give one of them")
+    return None if tag is None and prefix is None else Match(tag, prefix)
+
+
+def load(shard: Shard, state: State | None) -> None:
+    """What was deleted before this process took the shard. Assumes the lock."""
+    number, end = (state.marks, state.marks_end) if state is not None else (0, 0)
+    try:
+        shard.marks = shard._marks.load(number, end)
+    except Corruption as problem:
+        shard.marks = UnknownMarks(problem)
+
+
+def erase(shard: Shard, match: Match, before: int) -> int:
+    """Delete the durable records below an offset that match; returns how many they were."""
+    with shard.lock:
+        shard.open_for_writing()
+        if shard.poison is not None:
+            raise shard._poisoned()
+        end = min(before, shard.durable)
+    found = list(_found(shard, match, end))
+    if not found:
+        return 0
+    blocks = blocks_of(found)
+    with shard.lock:
+        shard.open_for_writing()
+        if shard.poison is not None:
+            raise shard._poisoned()
+        gone = len(found) - sum(1 for offset in found if offset in shard.marks)
+        if gone:
+            _mark(shard, blocks)
+            shard._count("records_deleted", gone)
+            shard._publish_segments()
+            _sweep(shard)
+    return gone
+
+
+def _found(shard: Shard, match: Match, end: int) -> Iterator[int]:
+    """The offsets of the records that match and are there."""
+    for batch in read_batches(shard, shard.earliest, end, max_bytes=SCAN_BYTES, gaps="yield"):
+        if not isinstance(batch, Batch) or batch.columns.tags is None:
+            continue
+        rows = pc.indices_nonzero(match.mask(batch.columns.tags))
+        if len(rows):
+            yield from batch.offsets.take(rows).to_pylist()
+
+
+def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
+    if shard.durability == "ephemeral":  # nothing of it is on disk, nor are its deletions
+        shard.marks.add(blocks)
+        return
+    salt = int.from_bytes(shard.context.files.random(8), "little")
+    place = shard._marks.append(blocks, shard.marks, salt)
+    try:
+        with shard._state_lock:
+            shard._store_state(clean=False, ceiling=shard.ceiling, marked=place)
+    finally:
+        known = shard._state.state
+        if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
+            shard._marks.settle(*place)
+            shard.marks.add(blocks)
+
+
+def _sweep(shard: Shard) -> None:
+    """Files of deletions that no page names any more."""
+    try:
+        shard._marks.sweep()
+    except StorageError:  # it is in nobody's way, and goes with the next one
+        shard._count("retention_errors")
