@@ -106,7 +106,7 @@ def find_back(view: View, records: int) -> int:
         stop = min(segment.base + segment.rows, view.visible)
         if first < stop:
             there = stop - first - view.marks.count(first, stop)
-            offset = _back(view.marks, first, stop, records) if there > records else first
+            offset = _back(view.marks, first, stop, records) if there >= records else first
             records -= there
     return max(offset, earliest_of(view))
 

@@ -96,6 +96,18 @@ class Reading(Handle):
             )  # fmt: skip
             yield from _counted(view, found) if isinstance(view, Shard) else found
 
+    def _whole(self, first: int, end: int, shard: int, max_bytes: int) -> Iterator[Batch | Gap]:
+        """Offsets [first, end) of a shard, as far as it goes, for whoever has to account for each.
+
+        As `batches` with gaps="yield"; what was deleted by tag lies between `batch.begin` and
+        `batch.next_offset`, also as a batch without records. So what is in neither batch nor gap is
+        missing.
+        """
+        self._existing()
+        (view,) = self._views(shard)
+        ranges = [Range(shard, first, min(end, view.visible))]
+        return self._batches(ranges, max_bytes, 0, "yield", whole=True)
+
     def read(
         self,
         start: Any = "earliest",

@@ -2,16 +2,17 @@
 
     {"format": "esker-archive", "version": 1, "generation": 7,
      "store": "0f3c…", "topic": "orders", "topic_id": 12,
-     "shards": [{"shard": 0, "first": 0, "end": 81920}],
+     "shards": [{"shard": 0, "first": 0, "end": 81920, "deleted": 12}],
      "files": [{"shard": 0, "day": "2026-11-15", "name": "….parquet", "first": 0, "end": 81920, …}],
      "gaps": [{"shard": 0, "first": 500, "last": 599, "reason": "power loss"}],
      "replaced": ["partition=0/date=2026-11-15/….parquet"],
      "checksum": "52b5…"}
 
 Only what a manifest names is a part of the archive. Its books balance: in each shard the rows of
-all files and the offsets of all gaps make up exactly [first, end), so no record can be missing or
-there twice without the sum being wrong; and a checksum covers the rest. Whoever finds neither to
-hold does nothing with the files.
+all files, the offsets of all gaps and the records that had been deleted one by one before they
+could be archived make up exactly [first, end), so no record can be missing or there twice without
+the sum being wrong; and a checksum covers the rest. Whoever finds neither to hold does nothing with
+the files.
 
 Everything here is a value. A manifest is never changed: `with_span` and `with_merges` return the
 next one, `merges` decides which files are worth putting together. What happens to files is in
@@ -68,12 +69,13 @@ class ArchivedGap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
 
 
-class ArchivedShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ArchivedShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The offsets [first, end) are archived."""
 
     shard: int
     first: int
     end: int
+    deleted: int = 0  # of them, records that had been deleted by tag
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,13 +100,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def with_span(
         self, shard: int, first: int, end: int,
-        files: Iterable[ArchivedFile], gaps: Iterable[ArchivedGap],
+        files: Iterable[ArchivedFile], gaps: Iterable[ArchivedGap], deleted: int = 0,
     ) -> Manifest:  # fmt: skip
         """With the offsets [first, end) of a shard, which follow what it has."""
         known = {each.shard: each for each in self.shards}
         before = known.get(shard) or ArchivedShard(shard, first, first)
         assert before.end == first, (before, first)
-        known[shard] = ArchivedShard(shard, before.first, end)
+        known[shard] = ArchivedShard(shard, before.first, end, before.deleted + deleted)
         made = msgspec.structs.replace(
             self,
             shards=tuple(known[number] for number in sorted(known)),
@@ -179,7 +181,7 @@ def imbalance(manifest: Manifest) -> str:
     for gap in manifest.gaps:
         held[gap.shard] += gap.last - gap.first + 1
     for shard in manifest.shards:
-        if held.pop(shard.shard, 0) != shard.end - shard.first:
+        if held.pop(shard.shard, 0) + shard.deleted != shard.end - shard.first:
             return f"files and gaps of shard {shard.shard} do not make up its offsets"
     if any(held.values()):
         return f"files of shard {min(held)}, which is not archived"

@@ -144,9 +144,7 @@ def _found(path: str, span: Span) -> Iterator[Any]:
             look(store, span.topic, ())  # ours may be the one that had this name before
         topic = store[span.topic]
         if topic._existing().id == span.id:
-            yield from topic.batches(
-                span.first, span.end, shard=span.shard, gaps="yield", max_bytes=BATCH_BYTES
-            )
+            yield from topic._whole(span.first, span.end, span.shard, BATCH_BYTES)
 
 
 def _gone(span: Span, first: int, last: int) -> Gap:

@@ -98,6 +98,7 @@ class _Wrote(msgspec.Struct, frozen=True):
 
     files: list[ArchivedFile] = []
     gaps: list[ArchivedGap] = []
+    deleted: int = 0  # records left out that had been deleted by tag
     problem: str = ""
 
 
@@ -236,7 +237,7 @@ class _Run:
                 if span.shard in stuck:
                     continue  # what a later span wrote waits for this one: swept, done again
                 manifest = manifest.with_span(
-                    span.shard, span.first, span.end, wrote.files, wrote.gaps
+                    span.shard, span.first, span.end, wrote.files, wrote.gaps, wrote.deleted
                 )
                 self.rows += sum(file.rows for file in wrote.files)
                 self.files += len(wrote.files)
@@ -312,7 +313,8 @@ def _written(asked: _Span) -> _Wrote:
     batches = _batches(asked.store, span, gaps)
     files = write_days(SYSTEM_FILES, asked.folder, asked.shard, batches, asked.compression)
     _require_deleted(asked, gaps)
-    return _Wrote(files, gaps)
+    there = sum(file.rows for file in files) + sum(gap.last - gap.first + 1 for gap in gaps)
+    return _Wrote(files, gaps, span.end - span.first - there)
 
 
 def _batches(path: str, span: plan.Span, gaps: list[ArchivedGap]) -> Iterator[Any]:
