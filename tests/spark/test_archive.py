@@ -129,6 +129,28 @@ def test_the_archive_holds_what_the_log_holds(spark: SparkSession, data: str) ->
     assert lying(data) == before, "a repair takes an archive for a stranger"
 
 
+def test_what_was_deleted_by_tag_is_not_archived_and_the_books_balance(
+    spark: SparkSession, data: str
+) -> None:
+    with esker.open(data) as store:
+        gone = store[TOPIC].delete(tag="tag-1")
+        assert gone > 300
+        store[TOPIC].delete(tag_prefix="tag", before=300, shard=1)
+    expected = log(spark, data)
+    done = jobs.archive(spark, data, TOPIC)
+    assert done.ok
+    assert done.rows < sum(done.ends.values()) - 100
+    assert not done.gaps
+    assert told(table(spark, data)) == expected
+    manifest = Archive(SYSTEM_FILES, f"{data}/archive", TOPIC).load()
+    assert manifest is not None
+    assert done.rows + sum(each.deleted for each in manifest.shards) == sum(done.ends.values())
+    fill(Path(data), 2000, 1000)
+    again = jobs.archive(spark, data, TOPIC, verify=True)
+    assert again.ok
+    assert told(table(spark, data)) == log(spark, data)
+
+
 def test_runs_and_merges_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
     path, data = tmp_path / "data", str(tmp_path / "data")
     merged = 0

@@ -270,6 +270,29 @@ def test_what_retention_took_is_told_with_its_bounds(spark: SparkSession, tmp_pa
     assert [row.offset for row in rows[1:]] == list(range(40, 60))
 
 
+def test_what_was_deleted_by_tag_is_left_out_and_nobody_is_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", segment_records=10)
+        for first in range(0, 60, 10):
+            topic.append_many(
+                [esker.Record(b"%d" % n, tag=f"t{n % 3}") for n in range(first, first + 10)]
+            )
+            store.tick()
+        topic.delete(tag="t1")
+        topic.delete(tag_prefix="t", before=20)
+        kept = [record.offset for record in topic.read()]
+        data = str(tmp_path / "data")
+        for options in ({}, {"startingOffsets": '{"t":{"0":5}}'}, {"minPartitions": "5"}):
+            rows = load(spark, data, **options).orderBy("offset").collect()
+            assert [row.offset for row in rows] == kept
+            assert [bytes(row.value) for row in rows] == [b"%d" % n for n in kept]
+        assert load(spark, data, includeTag="true").where("tag = 't1'").count() == 0
+        topic.delete(tag="t2")
+        assert load(spark, data).count() == len(topic)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -181,6 +181,25 @@ def test_a_planned_batch_that_retention_overtakes_names_what_is_lost(stream: Str
             _ = [rows for part in parts for rows in reader.read(part)]
 
 
+def test_a_planned_batch_goes_without_what_was_deleted_by_tag(stream: Stream) -> None:
+    with esker.open(stream.data, background=False) as store:
+        topic = store.create("t", segment_records=10)
+        topic.append_many([esker.Record(b"x", tag="a")] * 10)
+        topic.append_many([esker.Record(b"y", tag="b")] * 10, wait=True)
+        reader = reader_of(stream)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, all_of_it())
+        topic.delete(tag="a")
+        found = [
+            row for part in reader.partitions(start, end) for rows in reader.read(part)
+            for row in rows.column("offset").to_pylist()
+        ]  # fmt: skip
+        assert found == list(range(10, 20))
+        topic.delete(tag="b")
+        parts = reader.partitions(start, end)
+        assert sum(rows.num_rows for part in parts for rows in reader.read(part)) == 0
+
+
 def test_a_topic_that_was_made_anew_is_told(stream: Stream) -> None:
     with esker.open(stream.data) as store:
         store["t"].append_many([b"x"] * 5, wait=True)
