@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from esker.errors import StorageError
 from esker.format.state import with_loss
+from esker.storage import tags
 from esker.storage.sealed import SealedSegment
 
 if TYPE_CHECKING:
@@ -54,7 +55,11 @@ def unlink(shard: Shard, gone: list[SealedSegment]) -> int:
     """Unlink what was taken off the list, the oldest first; returns the bytes. Needs no lock."""
     for segment in gone:
         shard.maps.drop(segment.path)
+        index = tags.path_of(segment)
         try:
+            if shard.files.kind(index):
+                shard.maps.drop(index)
+                shard.files.unlink(index)
             shard.files.unlink(segment.path)
         except StorageError:  # it is gone all the same; its file goes another time
             shard._count("retention_errors")

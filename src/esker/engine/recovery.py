@@ -253,6 +253,12 @@ def _tidy(context: Context, folder: str, say: Say) -> None:
                 say("unfinished_seal", path, "a half-made sealed segment")
             continue
         segment = names.parse_segment(name)
+        index = names.parse_tags(name.removesuffix(names.TEMPORARY))
+        if index is not None:  # half-made, or of a segment that is gone: it is made when needed
+            sealed = join(folder, names.segment(*index[:2], sealed=True))
+            if name.endswith(names.TEMPORARY) or not files.kind(sealed):
+                files.unlink(path)
+            continue
         if names.parse_staged(name) is not None or names.parse_deletions(name) is not None:
             continue  # of a batch that may yet be attached; what was deleted, see erasing.py
         if segment is None and name not in ours:
