@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +161,53 @@ PROBE = b"the same words again, " * 20
 PROBE_COMPRESSED = bytes.fromhex(
     "28b52ffd60b800ed0000b07468652073616d6520776f72647320616761696e2c2001003e539d4d"
 )
+
+
+# ---- the examples of docs/format.md ----------------------------------------------------------
+
+FORMAT = (Path(__file__).parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
+LINE = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} +)+)", re.M)
+
+
+def sections(page: str) -> dict[str, str]:
+    """By what they are about."""
+    return dict(re.findall(r"^## \d+\. (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+
+
+def dump(text: str) -> dict[int, bytes]:
+    """The lines of an example: bytes, by position."""
+    return {int(at): bytes.fromhex(data) for at, data in LINE.findall(text)}
+
+
+@pytest.mark.parametrize(
+    ("title", "sizes"), [("A segment, byte by byte", (632, 760)), ("Deleted records", (648,))]
+)
+def test_an_example_shows_what_its_script_prints(
+    title: str, sizes: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = sections(FORMAT)[title]
+    (script,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    exec(compile(script, "docs/format.md", "exec"), {})
+    printed = [bytes.fromhex(line) for line in capsys.readouterr().out.splitlines()]
+    assert tuple(map(len, printed)) == sizes
+    examples = [found for part in text.split("```")[1::2] if (found := dump(part))]
+    assert len(examples) == len(printed)
+    for example, data in zip(examples, printed, strict=True):
+        assert len(example) >= 8
+        for at, shown in example.items():
+            assert data[at : at + len(shown)] == shown, f"{title}, {at}"
+
+
+def test_the_example_of_all_columns_is_their_body() -> None:
+    example = dump(sections(FORMAT)["The body of a DATA frame"])
+    at = 1_700_000_000_000_000
+    extras = {0: (b"key", None, "eu-1", {"h": b"v"}, at + 5), 1: (None, "t1", None, None, None)}
+    body = cols.from_lists([b"hello", b"world!"], extras, at)  # type: ignore[arg-type]
+    data = b"".join(map(bytes, body.parts))
+    assert len(data) == 192
+    assert sum(map(len, example.values())) == 192
+    for position, shown in example.items():
+        assert data[position : position + len(shown)] == shown
 
 
 def test_the_golden_files_are_small() -> None:
