@@ -19,6 +19,7 @@ from esker.errors import Corruption, FormatTooNew
 from esker.format import marks as fmt
 from esker.format import names
 from esker.format.marks import BITMAP, BLOCK, Blocks, Deletion, Flaw, MarksHeader
+from esker.format.state import State
 from esker.storage.files import File, Files, join
 
 REWRITE_BYTES: Final = 1 << 20  # a file below this is never too long
@@ -196,6 +197,18 @@ class UnknownMarks(Marks):
 
     def __bool__(self) -> bool:
         return True
+
+
+def counting(
+    files: Files, folder: str, state: State | None, damage: str, owner: tuple[int, int, bytes]
+) -> tuple[int, int]:
+    """Which file of deletions counts, and how much of it.
+
+    What the page says; where that is lost, or only its older slot is left, what the files say: an
+    older page would bring records back.
+    """
+    told = (state.marks, state.marks_end) if state is not None else (0, 0)
+    return max(told, newest(files, folder, owner)) if damage or state is None else told
 
 
 def newest(files: Files, folder: str, owner: tuple[int, int, bytes]) -> tuple[int, int]:

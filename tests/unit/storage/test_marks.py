@@ -18,9 +18,18 @@ from esker.format import marks as fmt
 from esker.format import names
 from esker.format.checksum import checksum
 from esker.format.marks import BLOCK, MarksHeader
+from esker.format.state import State
 from esker.storage import marks
 from esker.storage.files import SYSTEM_FILES
-from esker.storage.marks import Marks, MarksFile, UnknownMarks, blocks_of, newest, read_marks
+from esker.storage.marks import (
+    Marks,
+    MarksFile,
+    UnknownMarks,
+    blocks_of,
+    counting,
+    newest,
+    read_marks,
+)
 from esker.storage.memory import MemoryFiles
 from tests.helpers import Refusing
 from tests.unit.storage.made import FOLDER, STORE, disk
@@ -478,3 +487,15 @@ def test_without_a_page_half_of_a_deletion_of_several_frames_does_not_count(
     assert newest(files, FOLDER, OWNER) == writer.page
     del files.files[path(1)][-8:]
     assert newest(files, FOLDER, OWNER) == before
+
+
+def test_a_page_of_which_a_slot_is_damaged_is_not_believed_where_the_files_say_more() -> None:
+    """The slot that is left may be the older one: records would come back."""
+    files, page, begin = two_deletions()
+    state = State(0, 1, 7, 0, 1, 0)
+    places = ((0, 0), (1, 10), (1, begin), page, (2, 100))
+    for place in places:
+        said = state._replace(marks=place[0], marks_end=place[1])
+        assert counting(files, FOLDER, said, "", OWNER) == place
+        assert counting(files, FOLDER, said, "damaged", OWNER) == max(place, page)
+    assert counting(files, FOLDER, None, "", OWNER) == page
