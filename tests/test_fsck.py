@@ -62,7 +62,7 @@ def same(mine: dict[Any, Any], theirs: dict[Any, Any]) -> None:
 # ---- golden files ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["closed", "mended", "killed"])
+@pytest.mark.parametrize("name", ["closed", "erased", "mended", "killed"])
 def test_golden_files_hold_what_they_say(name: str) -> None:
     found = fsck.judge(make.VERSION / name, clean=name != "killed")
     assert found.problems == []
