@@ -62,7 +62,7 @@ TRAILER = Layout("Trailer", "8sQQQ", "magic footer whole checksum")
 STATE = Layout(
     "State", "4sHHQQIIqQQqqq16s16sQ352sQQ16sQ",
     "magic version flags generation topic shard epoch ceiling segment position end earliest evicted"
-    " boot store losses lost deletions length zeros checksum",
+    " boot store losses lost marks marks_end zeros checksum",
 )  # fmt: skip
 JOURNAL = Layout(
     "Journal", "8sHH4s16sQQqQ", "magic version size mark store number salt created checksum"
@@ -215,7 +215,7 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]], bool]:
             or slot.evicted != max(bounds[-2], 0)
         ):
             flaws.append((at + 112, "losses of a state slot"))
-        if slot.zeros.strip(b"\0") or bool(slot.deletions) != bool(slot.length):
+        if slot.zeros.strip(b"\0") or bool(slot.marks) != bool(slot.marks_end):
             flaws.append((at + 472, "deletions of a state slot"))
     slots.sort(key=lambda slot: slot.generation)
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
@@ -742,7 +742,7 @@ class Judge:
 
     def deleted(self, where: str, mine: Any, page: Any, lost: bool) -> frozenset[int]:
         """§16: the offsets that were deleted one by one. What no page names is a leftover."""
-        place = (page.deletions, page.length) if page else (0, 0)
+        place = (page.marks, page.marks_end) if page else (0, 0)
         if (
             lost
         ):  # the newest file that begins with a whole deletion, if the page knows no later one

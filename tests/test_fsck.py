@@ -569,8 +569,8 @@ CLEAN: list[tuple[str, Damage]] = [
     ("losses", lambda p: p.state(losses=1, evicted=3, lost=pack("<qq", 2, 3).ljust(352, b"\0"))),
     ("begins at", lambda p: p.state(earliest=8)),
     ("losses", lambda p: p.state(evicted=1)),
-    ("deletions of a state slot", lambda p: p.state(deletions=1)),
-    ("deletions of a state slot", lambda p: p.state(length=64)),
+    ("deletions of a state slot", lambda p: p.state(marks=1)),
+    ("deletions of a state slot", lambda p: p.state(marks_end=64)),
     ("deletions of a state slot", lambda p: p.state(zeros=b"x")),
     ("not written in turn", lambda p: p.state(generation=4)),
     ("state of another shard", lambda p: p.state(shard=1)),
@@ -655,8 +655,8 @@ MARKED: list[tuple[str, Damage]] = [
     ("the deletions of another shard", lambda p: p.deletions(number=2)),
     ("no frame of deletions", lambda p: p.flip(ERASED_BY, 70)),
     ("frame body checksum", lambda p: p.flip(ERASED_BY, 140)),
-    ("the file ends inside a frame", lambda p: p.state(at=0, length=720)),
-    ("no frame of deletions", lambda p: p.state(at=0, length=656)),
+    ("the file ends inside a frame", lambda p: p.state(at=0, marks_end=720)),
+    ("no frame of deletions", lambda p: p.state(at=0, marks_end=656)),
     ("not a deletion", lambda p: p.deletion(0, bytes(520), kind=5)),
     ("columns without data", lambda p: p.deletion(0, columns=1)),
     ("size of the bitmaps", lambda p: p.deletion(0, count=2)),
@@ -710,9 +710,9 @@ LOSSES: list[tuple[str, Damage, set[int]]] = [
     ("nothing", lambda p: None, {1, 3, 4998}),
     ("a slot", loses_a_page(both=False), {1, 3, 4998}),
     ("the slot with the last deletion", both(
-        lambda p: p.state(length=648), loses_a_page(both=False)), {1, 3, 4998}),
+        lambda p: p.state(marks_end=648), loses_a_page(both=False)), {1, 3, 4998}),
     ("the slot with the first deletion", both(
-        lambda p: p.state(deletions=0, length=0), loses_a_page(both=False)), {1, 3, 4998}),
+        lambda p: p.state(marks=0, marks_end=0), loses_a_page(both=False)), {1, 3, 4998}),
     ("the page", loses_a_page(both=True), {1, 3, 4998}),
     ("the page's file", lambda p: p.files.pop(T + "state"), {1, 3, 4998}),
     ("the page and the last deletion", both(

@@ -122,10 +122,14 @@ class MarksFile:
         self.end = 0
 
     def load(self, number: int, end: int) -> Marks:
-        """What the page says is there. Raises Corruption when it is not, or not whole."""
+        """What the page says is there. Raises Corruption when it is not, or not whole.
+
+        A newer file than the one that counts is what a crash left; so that the newest has all that
+        was deleted, should the page be lost, an older one is not written to again.
+        """
         self.number, self.end, self._spent = number, end, True
         marks, header = read_marks(self._files, self._folder, number, end, self._owner)
-        self._salt, self._spent = header.salt, not number
+        self._salt, self._spent = header.salt, not number or number < max(self._numbers())
         return marks
 
     def append(self, blocks: Blocks, marks: Marks, salt: int) -> tuple[int, int]:

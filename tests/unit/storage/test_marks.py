@@ -138,17 +138,21 @@ class Writer:
         self.file = MarksFile(files, FOLDER, STORE, 7, 0)
         self.marks = self.file.load(*page)
 
-    def delete(self, *offsets: int) -> None:
-        blocks = blocks_of(offsets)
+    def write(self, *offsets: int) -> tuple[int, int]:
+        """A deletion of which no page tells yet."""
         self.salt += 1
-        place = self.file.append(blocks, self.marks, self.salt)
-        self.page = place
-        self.file.settle(*place)
-        self.marks.add(blocks)
+        return self.file.append(blocks_of(offsets), self.marks, self.salt)
+
+    def delete(self, *offsets: int) -> None:
+        self.page = self.write(*offsets)
+        self.file.settle(*self.page)
+        self.marks.add(blocks_of(offsets))
 
     def again(self) -> Writer:
         self.file.close()
-        return Writer(self.files, self.page)
+        later = Writer(self.files, self.page)
+        later.salt = self.salt + 100
+        return later
 
 
 def path(number: int) -> str:
@@ -203,7 +207,7 @@ def test_what_was_written_does_not_count_until_the_page_says_so() -> None:
     files = disk()
     writer = Writer(files)
     writer.delete(1)
-    writer.file.append(blocks_of([2]), writer.marks, 9)  # and dies before the page is written
+    writer.write(2)  # and dies before the page is written
     assert len(files.files[path(1)]) > writer.page[1]
     writer = writer.again()
     assert offsets_of(writer.marks) == {1}
@@ -216,7 +220,7 @@ def test_after_trouble_the_next_deletion_makes_a_new_file_with_everything() -> N
     files = disk()
     writer = Writer(files)
     writer.delete(1)
-    writer.file.append(blocks_of([2]), writer.marks, 9)  # the page could not be written
+    writer.write(2)  # the page could not be written
     before = bytes(files.files[path(1)])
     writer.delete(3)
     assert writer.page[0] == 2
@@ -224,6 +228,20 @@ def test_after_trouble_the_next_deletion_makes_a_new_file_with_everything() -> N
     assert offsets_of(writer.again().marks) == {1, 3}
     writer.file.sweep()
     assert there(files) == [2]
+
+
+def test_a_file_is_not_written_to_beside_a_newer_one() -> None:
+    """The newest must have all that was deleted: it is what counts if the page is lost."""
+    files = disk()
+    writer = Writer(files)
+    writer.delete(1)
+    writer.write(2)  # the page could not be written; nor could it for the next, a new file
+    assert writer.write(3)[0] == 2
+    writer = writer.again()  # and then the process died
+    assert offsets_of(writer.marks) == {1}
+    writer.delete(4)
+    assert newest(files, FOLDER, OWNER) == writer.page
+    assert offsets_of(writer.again().marks) == {1, 4}
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
@@ -234,7 +252,7 @@ def test_a_file_on_which_a_write_or_a_sync_failed_is_not_written_to_again(call: 
     writer.delete(1)
     refusing.refuse(call, errno.EIO)
     with pytest.raises(StorageError):
-        writer.file.append(blocks_of([2]), writer.marks, 9)
+        writer.write(2)
     refusing.allow()
     before = bytes(files.files[path(1)])
     writer.delete(3)
@@ -465,8 +483,9 @@ def test_without_a_page_a_file_that_was_never_finished_gives_way_to_the_one_befo
     """A new file holds everything; half of it would bring deleted records back."""
     files, page, _ = two_deletions()
     writer = Writer(files, page)
-    writer.file.append(blocks_of([5]), writer.marks, 9)
-    writer.file.append(blocks_of([6]), writer.marks, 10)
+    writer.salt = 9
+    writer.write(5)
+    writer.write(6)
     whole = bytes(files.files[path(2)])
     for size in range(len(whole)):
         files.files[path(2)] = bytearray(whole[:size])
