@@ -204,11 +204,10 @@ class Follower:
         """What was evicted or deleted since, as the state page has it."""
         hint = self._hint()  # before the page is read: what changes meanwhile is looked at again
         for attempt in range(ATTEMPTS):
-            state = StateFile(self.context.files, self.folder).load()
-            if state is None:
-                break
+            page = StateFile(self.context.files, self.folder)
+            state = page.load()
             try:
-                self._find_marks(state)
+                self._find_marks(state, page.damage)
                 break
             except StorageError:  # replaced by another file, and unlinked, under our eyes
                 if attempt + 1 == ATTEMPTS:
@@ -219,11 +218,11 @@ class Follower:
         self._floor = hint
         return state
 
-    def _find_marks(self, state: State) -> None:
-        known = (state.marks, state.marks_end)
+    def _find_marks(self, state: State | None, damage: str) -> None:
+        owner = (self.entry.id, self.number, self.context.store)
+        known = marks.counting(self.context.files, self.folder, state, damage, owner)
         if known == self._marked:
             return
-        owner = (self.entry.id, self.number, self.context.store)
         try:
             self.marks = marks.read_marks(self.context.files, self.folder, *known, owner)[0]
         except Corruption as problem:

@@ -43,7 +43,7 @@ from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, join
 from esker.storage.log import LogSegment
-from esker.storage.marks import newest
+from esker.storage.marks import counting
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
@@ -516,10 +516,10 @@ def _store(
 ) -> None:  # fmt: skip
     """The ceiling is the end: a clean state promises that nothing above it was issued, and the
     next writer of a weak class sets offsets aside before it issues any."""
-    marked = (old.marks, old.marks_end) if old is not None else (0, 0)
-    if old is None and entry.options.durability != "ephemeral":  # what was deleted stays deleted
-        owner = (entry.id, number, context.store)
-        marked = newest(context.files, shard_folder(context.root, entry.id, number), owner)
+    marked = (0, 0)
+    if entry.options.durability != "ephemeral":  # what was deleted stays deleted
+        folder, owner = shard_folder(context.root, entry.id, number), (entry.id, number)
+        marked = counting(context.files, folder, old, page.damage, (*owner, context.store))
     try:
         page.store(
             State(

@@ -19,6 +19,7 @@ from esker.errors import Corruption, FormatTooNew
 from esker.format import marks as fmt
 from esker.format import names
 from esker.format.marks import BITMAP, BLOCK, Blocks, Deletion, Flaw, MarksHeader
+from esker.format.state import State
 from esker.storage.files import File, Files, join
 
 REWRITE_BYTES: Final = 1 << 20  # a file below this is never too long
@@ -121,10 +122,14 @@ class MarksFile:
         self.end = 0
 
     def load(self, number: int, end: int) -> Marks:
-        """What the page says is there. Raises Corruption when it is not, or not whole."""
+        """What the page says is there. Raises Corruption when it is not, or not whole.
+
+        A newer file than the one that counts is what a crash left; so that the newest has all that
+        was deleted, should the page be lost, an older one is not written to again.
+        """
         self.number, self.end, self._spent = number, end, True
         marks, header = read_marks(self._files, self._folder, number, end, self._owner)
-        self._salt, self._spent = header.salt, not number
+        self._salt, self._spent = header.salt, not number or number < max(self._numbers())
         return marks
 
     def append(self, blocks: Blocks, marks: Marks, salt: int) -> tuple[int, int]:
@@ -198,22 +203,34 @@ class UnknownMarks(Marks):
         return True
 
 
+def counting(
+    files: Files, folder: str, state: State | None, damage: str, owner: tuple[int, int, bytes]
+) -> tuple[int, int]:
+    """Which file of deletions counts, and how much of it.
+
+    What the page says; where that is lost, or only its older slot is left, what the files say: an
+    older page would bring records back.
+    """
+    told = (state.marks, state.marks_end) if state is not None else (0, 0)
+    return max(told, newest(files, folder, owner)) if damage or state is None else told
+
+
 def newest(files: Files, folder: str, owner: tuple[int, int, bytes]) -> tuple[int, int]:
-    """The newest file of deletions and how far it is whole, for a shard that lost its page."""
+    """The newest file of deletions and how far it is whole, for a shard that lost its page.
+
+    A file that has no whole deletion was being made when its writer died: the one before it holds
+    all that was ever acknowledged.
+    """
     for number in reversed(numbers(files, folder)):
-        file = files.open(join(folder, names.deletions(number)), "r")
-        try:
-            data = file.read(0, file.size())
-        finally:
-            file.close()
-        header = fmt.decode_header(data[: fmt.HEADER_SIZE])
-        if isinstance(header, str) or (header.topic, header.shard, header.store) != owner:
+        data, header = _read(files, join(folder, names.deletions(number)))
+        if isinstance(header, str) or header != (number, *owner, header.salt):
             continue
-        end = fmt.HEADER_SIZE
-        for found in fmt.decode_frames(data, end, header.salt):
-            if isinstance(found, Deletion):
+        end = 0
+        for found in fmt.decode_frames(data, fmt.HEADER_SIZE, header.salt):
+            if isinstance(found, Deletion) and not found.more:
                 end = found.end
-        return number, end
+        if end:
+            return number, end
     return 0, 0
 
 
@@ -226,17 +243,10 @@ def read_marks(
     path = join(folder, names.deletions(number))
     if not files.kind(path):
         raise Corruption("the file of deletions is missing", path=path)
-    file = files.open(path, "r")
-    try:
-        data = file.read(0, end)
-    finally:
-        file.close()
-    header = fmt.decode_header(data[: fmt.HEADER_SIZE])
+    data, header = _read(files, path, end)
     if isinstance(header, str):
-        if header.startswith("version"):
-            raise FormatTooNew(f"{path} was written by a later Esker ({header})")
         raise Corruption(header, path=path, position=0)
-    if (header.topic, header.shard, header.store) != owner or header.number != number:
+    if header != (number, *owner, header.salt):
         raise Corruption("the deletions of another shard", path=path, position=0)
     if len(data) < end:
         raise Corruption(
@@ -248,3 +258,16 @@ def read_marks(
             raise Corruption(found.reason, path=path, position=found.position)
         marks.add(found.blocks)
     return marks, header
+
+
+def _read(files: Files, path: str, end: int = 1 << 62) -> tuple[bytes, MarksHeader | str]:
+    """The bytes of a file below `end`, and its header, or why it has none."""
+    file = files.open(path, "r")
+    try:
+        data = file.read(0, min(end, file.size()))
+    finally:
+        file.close()
+    header = fmt.decode_header(data[: fmt.HEADER_SIZE])
+    if isinstance(header, str) and header.startswith("version"):
+        raise FormatTooNew(f"{path} was written by a later Esker ({header})")
+    return data, header
