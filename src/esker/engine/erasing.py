@@ -99,18 +99,18 @@ def _found(shard: Shard, match: Match, end: int) -> Iterator[int]:
 
 def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
     if shard.durability == "ephemeral":  # nothing of it is on disk, nor are its deletions
-        shard.marks.add(blocks)
+        shard.marks = shard.marks.joined(blocks)
         return
     salt = int.from_bytes(shard.context.files.random(8), "little")
-    place = shard._marks.append(blocks, shard.marks, salt)
-    try:
-        with shard._state_lock:
+    file, after = shard._marks, shard.marks.joined(blocks)
+    place = file.append(blocks, after, salt)
+    with shard._state_lock:  # until it is known here, too: or the background would write it back
+        try:
             shard._store_state(clean=False, ceiling=shard.ceiling, marked=place)
-    finally:
-        known = shard._state.state
-        if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
-            shard._marks.settle(*place)
-            shard.marks.add(blocks)
+        finally:
+            known = shard._state.state
+            if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
+                (file.number, file.end), file.spent, shard.marks = place, False, after  # no calls
 
 
 def _sweep(shard: Shard) -> None:

@@ -194,19 +194,18 @@ class Follower:
         return known
 
     def _hint(self) -> tuple[int, int]:
-        """The oldest offset, and how many were deleted: a hint that the state page has changed."""
+        """The oldest offset, and a number that grows with every deletion and with every writer:
+        hints that the state page has changed, also if its writer died before it could tell."""
         if self._counters is None:
             return 0, 0
         words = self._counters.words
-        return words[WORD["oldest_offset"]], words[WORD["records_deleted"]]
+        return words[WORD["oldest_offset"]], words[WORD["segments_generation"]]
 
     def _find_floor(self) -> State | None:
         """What was evicted or deleted since, as the state page has it."""
         hint = self._hint()  # before the page is read: what changes meanwhile is looked at again
         for attempt in range(ATTEMPTS):
             state = StateFile(self.context.files, self.folder).load()
-            if state is None:
-                break
             try:
                 self._find_marks(state)
                 break
@@ -219,15 +218,18 @@ class Follower:
         self._floor = hint
         return state
 
-    def _find_marks(self, state: State) -> None:
-        known = (state.marks, state.marks_end)
+    def _find_marks(self, state: State | None) -> None:
+        files, owner = self.context.files, (self.entry.id, self.number, self.context.store)
+        if state is not None:
+            known = (state.marks, state.marks_end)
+        else:  # as recovery will do
+            known = marks.newest(files, self.folder, owner)
         if known == self._marked:
             return
-        owner = (self.entry.id, self.number, self.context.store)
         try:
-            self.marks = marks.read_marks(self.context.files, self.folder, *known, owner)[0]
+            self.marks = marks.read_marks(files, self.folder, *known, owner)[0]
         except Corruption as problem:
-            if StateFile(self.context.files, self.folder).load() != state:
+            if StateFile(files, self.folder).load() != state:
                 raise StorageError(
                     "the file of deletions was replaced", path=problem.path
                 ) from problem

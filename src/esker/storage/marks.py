@@ -26,7 +26,7 @@ _EMPTY: Final = bytes(BITMAP)
 
 
 class Marks:
-    """Deleted offsets. Blocks are replaced, never changed, so that readers need no lock."""
+    """Deleted offsets. A deletion makes another one of it, so that readers need no lock."""
 
     __slots__ = ("_counts", "blocks")
 
@@ -50,6 +50,14 @@ class Marks:
                 bits |= int.from_bytes(known, "little")
             self._counts[number] = bits.bit_count()
             self.blocks[number] = bits.to_bytes(BITMAP, "little")
+
+    def joined(self, blocks: Blocks) -> Marks:
+        """These, and others with them."""
+        both = Marks()
+        both.blocks.update(self.blocks)
+        both._counts.update(self._counts)
+        both.add(blocks)
+        return both
 
     def mask(self, first: int, count: int) -> Any:
         """Which of `count` offsets are deleted, as a boolean array; None for none of them."""
@@ -116,53 +124,50 @@ class MarksFile:
         self._owner = (topic, shard, store)
         self._file: File | None = None
         self._salt = 0
-        self._spent = True  # must not be written to: there is none, or something went wrong
+        self.spent = True  # must not be written to: there is none, or something went wrong
         self.number = 0
         self.end = 0
 
     def load(self, number: int, end: int) -> Marks:
-        """What the page says is there. Raises Corruption when it is not, or not whole."""
-        self.number, self.end, self._spent = number, end, True
+        """What the page says is there. Raises Corruption when it is not, or not whole.
+
+        A newer file than the one that counts is what a crash left; so that the newest has all that
+        was deleted, should the page be lost, an older one is not written to again.
+        """
+        self.number, self.end, self.spent = number, end, True
         marks, header = read_marks(self._files, self._folder, number, end, self._owner)
-        self._salt, self._spent = header.salt, not number
+        self._salt, self.spent = header.salt, not number or number < max(self._numbers())
         return marks
 
     def append(self, blocks: Blocks, marks: Marks, salt: int) -> tuple[int, int]:
         """Write a deletion, synced; returns which file is how long, for the page to say so.
 
-        `marks` is all that was deleted before. Until `settle` is called, what was written does not
-        count, and the file is not written to again.
+        `marks` is all that is deleted with it. Until the page says so, what was written does not
+        count, and the file is spent. Then older files may go.
         """
-        if self._spent or self.end > max(REWRITE_BYTES, 4 * len(marks.blocks) * BITMAP):
-            return self._anew(blocks, marks, salt)
+        if self.spent or self.end > max(REWRITE_BYTES, 4 * len(marks.blocks) * BITMAP):
+            return self._anew(marks, salt)
         if self._file is None:
             self._file = self._files.open(join(self._folder, names.deletions(self.number)), "rw")
-        self._spent = True
+        self.spent = True
         parts = fmt.encode_frames(blocks, self.end, self._salt)
         self._file.write(self.end, parts)
         self._file.sync()
         return self.number, self.end + sum(map(len, parts))
 
-    def _anew(self, blocks: Blocks, marks: Marks, salt: int) -> tuple[int, int]:
-        together = Marks()
-        together.add(marks.blocks)
-        together.add(blocks)
+    def _anew(self, marks: Marks, salt: int) -> tuple[int, int]:
         self.close()
-        self._spent = True
+        self.spent = True
         number = max([self.number, *self._numbers()]) + 1
         topic, shard, store = self._owner
         head = fmt.encode_header(MarksHeader(number, topic, shard, store, salt))
-        parts = [head, *fmt.encode_frames(together.blocks, len(head), salt)]
+        parts = [head, *fmt.encode_frames(marks.blocks, len(head), salt)]
         self._file = self._files.open(join(self._folder, names.deletions(number)), "create")
         self._file.write(0, parts)
         self._file.sync()
         self._files.sync_dir(self._folder)
         self._salt = salt
         return number, sum(map(len, parts))
-
-    def settle(self, number: int, end: int) -> None:
-        """The page says so now: what was appended counts, and older files may go."""
-        self.number, self.end, self._spent = number, end, False
 
     def sweep(self) -> None:
         """Unlink the files that no page names any more."""
@@ -213,7 +218,8 @@ def newest(files: Files, folder: str, owner: tuple[int, int, bytes]) -> tuple[in
         for found in fmt.decode_frames(data, end, header.salt):
             if isinstance(found, Deletion):
                 end = found.end
-        return number, end
+        if end > fmt.HEADER_SIZE:  # else it was being made when the power went
+            return number, end
     return 0, 0
 
 
