@@ -59,9 +59,9 @@ FRAME = Layout(
 SUMMARY = Layout("Summary", "QQQQqqQQ", "records frames end raw low high chain sections")
 TRAILER = Layout("Trailer", "8sQQQ", "magic footer whole checksum")
 STATE = Layout(
-    "State", "4sHHQQIIqQQqqq16s16sQ384sQ",
+    "State", "4sHHQQIIqQQqqq16s16sQ352sQQ16sQ",
     "magic version flags generation topic shard epoch ceiling segment position end earliest evicted"
-    " boot store losses lost checksum",
+    " boot store losses lost marks marks_end zeros checksum",
 )  # fmt: skip
 JOURNAL = Layout(
     "Journal", "8sHH4s16sQQqQ", "magic version size mark store number salt created checksum"
@@ -70,7 +70,10 @@ ENTRY = Layout(
     "Entry", "4sIQIIQQqQQ",
     "magic size topic shard synced segment position after body checksum",
 )  # fmt: skip
-DATA, CONFIG, MARK, FOOTER, HOLE = 1, 2, 3, 4, 5
+MARKS = Layout(
+    "Marks", "4sHHQQII16sQQ", "magic version zero number topic shard zeros store salt checksum"
+)
+DATA, CONFIG, MARK, FOOTER, HOLE, DELETION = 1, 2, 3, 4, 5, 6
 CLEAN = MORE = 1
 GAPS = {1: "lost unsynced tail", 2: "corrupt", 3: "state lost"}
 N4, N8 = r"(\d{4}|[1-9]\d{4,})", r"(\d{8}|[1-9]\d{8,})"
@@ -84,6 +87,7 @@ NAMES = {
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
+    "deletions": rf"topics/{N8}/{N4}/deletions-{N8}",
     "quarantine": r"quarantine/.+",
     "spark": r"spark/.+",
     "archive": r"archive/.+",  # for other programs, see docs/archive.md
@@ -178,7 +182,7 @@ def staged(data: bytes, ticket: dict[str, Any]) -> list[bytes]:
 
 def losses(slot: Any) -> list[tuple[int, int]]:
     """§11: what was evicted, [first, end)."""
-    return [unpack_from("<qq", slot.lost, 16 * n) for n in range(min(slot.losses, 24))]
+    return [unpack_from("<qq", slot.lost, 16 * n) for n in range(min(slot.losses, 22))]
 
 
 @lru_cache(4096)
@@ -197,11 +201,11 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
             continue
         slot = STATE.at(page)
         slots.append(slot)
-        if slot[:2] != (b"ESKS", 1) or slot.flags > 1:
+        if slot[:2] != (b"ESKS", 1) or slot.flags > 1 or slot.zeros.strip(b"\0"):
             flaws.append((at, "state slot header"))
         bounds = [-1, *(bound for loss in losses(slot) for bound in loss), slot.earliest + 1]
         if (
-            slot.losses > 24
+            slot.losses > 22
             or slot.lost[16 * slot.losses :].strip(b"\0")
             or any(before >= after for before, after in pairwise(bounds))
             or slot.evicted != max(bounds[-2], 0)
@@ -211,6 +215,38 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
         flaws.append((8, "state slots were not written in turn"))
     return (slots[-1] if slots else None), flaws
+
+
+@lru_cache(4096)
+def deletions(data: bytes, mine: tuple[Any, ...]) -> list[tuple[int, frozenset[int]]]:
+    """Where each deletion of a file ends, and what was deleted up to there; as far as it is whole.
+
+    `mine` is the number of the file, topic, shard and store.
+    """
+    need(len(data) >= 64, "a file of deletions is shorter than its header")
+    head = MARKS.at(data)
+    need(head.checksum == xxh3(data[:56]), "deletions: header checksum")
+    need((*head[:3], head.zeros) == (b"ESKD", 1, 0, 0), "deletions: header")
+    need((head.number, head.topic, head.shard, head.store) == mine, "deletions of another shard")
+    found, gone, at = [(64, frozenset[int]())], frozenset[int](), 64
+    while at < len(data):
+        each = frame(data, at, head.salt)
+        if each is None or each.flaw or each.head.kind != DELETION:
+            break
+        gone |= each.content
+        at = each.end
+        found.append((at, gone))
+    return found
+
+
+def offsets_of(body: bytes, count: int) -> frozenset[int]:
+    """The offsets that a deletion names: blocks of 4096, a bitmap each."""
+    need(len(body) == 520 * count, "size of a deletion")
+    found = set()
+    for at, block in enumerate(unpack_from(f"<{count}q", body)):
+        bits = int.from_bytes(body[8 * count + 512 * at :][:512], "little")
+        found |= {4096 * block + n for n in range(bits.bit_length()) if bits >> n & 1}
+    return frozenset(found)
 
 
 @lru_cache(4096)
@@ -272,7 +308,7 @@ def frame(data: bytes, at: int, salt: int) -> Frame | None:
     content: Any = body
     flaw = ""
     try:
-        need(head.version == 1 and 1 <= head.kind <= 5 and head.flags <= MORE, "frame header")
+        need(head.version == 1 and 1 <= head.kind <= 6 and head.flags <= MORE, "frame header")
         need(head.codec == 1 or (head.codec == 0 and head.size == head.raw_size), "codec")
         need(end <= len(data), "the file ends inside a frame")
         need(head.body == (xxh3(body, salt) if body else 0), "frame body checksum")
@@ -280,6 +316,9 @@ def frame(data: bytes, at: int, salt: int) -> Frame | None:
         need(head.synced <= at, "a frame that was durable before it was written")
         if head.kind == DATA:
             content = rows(inflate(body, head.raw_size) if head.codec else body, head)
+        elif head.kind == DELETION:
+            raw = inflate(body, head.raw_size) if head.codec else body
+            content = offsets_of(raw, head.count)
         else:
             need(not (head.codec or head.columns or head.flags), "columns or flags without data")
         if head.kind == CONFIG:
@@ -681,12 +720,37 @@ class Judge:
             end = piece.base + max((each.head.row + each.head.count for each in kept), default=0)
             link = chain(kept) if piece.link is None else piece.link
             number, before = piece.number, (end, link, header.salt, high)
-        records = [record for record in records if record.offset >= earliest]
+        deleted = self.deleted(where, topic, shard, page)
+        records = [each for each in records if each.offset >= earliest and each[0] not in deleted]
         gaps = [Gap(max(g.first, earliest), g.last, g.reason) for g in gaps if g.last >= earliest]
         evicted = losses(page) if page else []
         gaps = [*(Gap(first, end - 1, "evicted") for first, end in evicted), *gaps]
         self.shards[entry["name"], shard] = Shard(records, gaps, before[0])
         self.agree(where, page, entry, pieces, before[0])
+
+    def deleted(self, where: str, topic: int, shard: int, page: Any) -> frozenset[int]:
+        """Single records that were deleted: what the page names must be there and whole."""
+        files = sorted(name[2:] for name in self.named["deletions"] if name[:2] == (topic, shard))
+        gone = None if page and page.marks else frozenset[int]()
+        for number, path in files:
+            wanted = page.marks == number if page else True
+            if page and not wanted:
+                self.torn.append(Problem(path, 0, "a file of deletions that no page names"))
+                continue
+            try:
+                found = deletions(self.files[path], (number, topic, shard, self.store))
+            except Flaw as flaw:
+                (self.problem if page else self.crash)(path, flaw.position, flaw.what)
+                continue
+            if page is None:
+                gone = found[-1][1] if len(found) > 1 else gone
+                continue
+            gone = next((set_ for end, set_ in found if end == page.marks_end), None)
+            if found[-1][0] != len(self.files[path]) or found[-1][0] != page.marks_end:
+                self.torn.append(Problem(path, page.marks_end, "a deletion that does not count"))
+        if gone is None:
+            self.problem(f"{where}/state", 472, f"deletions {page.marks} to {page.marks_end}")
+        return gone or frozenset()
 
     def pieces(self, where: str, mine: Any, names: list[Any], redo: list[Any]) -> Any:
         """The segments of a shard in order, logs with what the journal has; what is proven."""
