@@ -301,6 +301,7 @@ def damaged(path: Path, how: str) -> None:
         file.write_bytes(data)
 
 
+@pytest.mark.damages
 @pytest.mark.parametrize("how", ["missing", "short", "empty", "3", "20", "70", "200"])
 def test_deleted_records_do_not_come_back_because_a_file_is_damaged(
     tmp_path: Path, how: str

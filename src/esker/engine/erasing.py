@@ -139,19 +139,21 @@ def _scanned(shard: Shard, match: Match, first: int, end: int) -> Iterator[int]:
 
 
 def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
+    after = shard.marks.joined(blocks, shard.earliest)
     if shard.durability == "ephemeral":  # nothing of it is on disk, nor are its deletions
-        shard.marks.add(blocks)
+        shard.marks = after
         return
-    salt = int.from_bytes(shard.context.files.random(8), "little")
-    place = shard._marks.append(blocks, shard.marks, salt)
-    try:
-        with shard._state_lock:
+    file, salt = shard._marks, int.from_bytes(shard.context.files.random(8), "little")
+    # One at a time: a crash finds a file being written, or a page, and never both. And until it is
+    # known here, too: or the background would write the page back as it was.
+    with shard._state_lock:
+        place = file.append(blocks, after, salt)
+        try:
             shard._store_state(clean=False, ceiling=shard.ceiling, marked=place)
-    finally:
-        known = shard._state.state
-        if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
-            shard._marks.settle(*place)
-            shard.marks.add(blocks)
+        finally:
+            known = shard._state.state
+            if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
+                (file.number, file.end), file.spent, shard.marks = place, False, after  # no calls
 
 
 def _sweep(shard: Shard) -> None:

@@ -29,13 +29,13 @@ def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
     Assumes the lock.
     """
     losses = with_loss(shard.losses, shard.earliest, offset) if lost else shard.losses
-    try:
-        with shard._state_lock:
+    with shard._state_lock:  # until it is known here, too: or the background would write it back
+        try:
             shard._store_state(clean=False, ceiling=shard.ceiling, begin=(offset, losses))
-    finally:
-        known = shard._state.state
-        if known is not None and known.earliest == offset:  # also if it was interrupted behind that
-            shard.losses, shard.earliest = known.losses, offset  # in this order, see Shard._begin
+        finally:
+            known = shard._state.state
+            if known is not None and known.earliest == offset:  # also if interrupted behind that
+                shard.losses, shard.earliest = known.losses, offset  # in this order: see _begin
 
 
 def take_forgotten(shard: Shard) -> list[SealedSegment]:

@@ -73,7 +73,7 @@ class Follower:
         self._lock = threading.Lock()  # guards everything here
         self._counters: Counters | None = None
         self._seen: object = None
-        self._floor = (0, 0)  # what the page hinted at when we looked at the state
+        self._floor = (-1, -1)  # what the page hinted at when we looked at the state
         self._known: dict[names.SegmentName, Segment] = {}
 
     def refresh(self) -> int:
@@ -194,11 +194,12 @@ class Follower:
         return known
 
     def _hint(self) -> tuple[int, int]:
-        """The oldest offset, and how many were deleted: a hint that the state page has changed."""
+        """The oldest offset, and a number that grows with every deletion and with every writer:
+        hints that the state page has changed, also if its writer died before it could tell."""
         if self._counters is None:
             return 0, 0
         words = self._counters.words
-        return words[WORD["oldest_offset"]], words[WORD["records_deleted"]]
+        return words[WORD["oldest_offset"]], words[WORD["segments_generation"]]
 
     def _find_floor(self) -> State | None:
         """What was evicted or deleted since, as the state page has it."""
@@ -220,6 +221,8 @@ class Follower:
 
     def _find_marks(self, state: State | None, damage: str) -> None:
         owner = (self.entry.id, self.number, self.context.store)
+        if state is not None and (state.topic, state.shard, state.store) != owner:
+            state, damage = None, "the state of another shard"
         known = marks.counting(self.context.files, self.folder, state, damage, owner)
         if known == self._marked:
             return

@@ -44,6 +44,7 @@ from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, join
 from esker.storage.log import LogSegment
 from esker.storage.marks import counting
+from esker.storage.marks import tidy as tidy_marks
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
@@ -516,10 +517,10 @@ def _store(
 ) -> None:  # fmt: skip
     """The ceiling is the end: a clean state promises that nothing above it was issued, and the
     next writer of a weak class sets offsets aside before it issues any."""
-    marked = (0, 0)
+    marked, owner = (0, 0), (entry.id, number, context.store)
+    folder = shard_folder(context.root, entry.id, number)
     if entry.options.durability != "ephemeral":  # what was deleted stays deleted
-        folder, owner = shard_folder(context.root, entry.id, number), (entry.id, number)
-        marked = counting(context.files, folder, old, page.damage, (*owner, context.store))
+        marked = counting(context.files, folder, old, page.damage, owner)
     try:
         page.store(
             State(
@@ -534,3 +535,4 @@ def _store(
         )  # fmt: skip
     finally:
         page.close()
+    tidy_marks(context.files, folder, *marked, owner)
