@@ -6,6 +6,7 @@ have found stands here by itself.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 import esker
 from esker.engine.shard import Shard
-from esker.testing import KEPT, LOST, ManualClock, SimulatedDisk
+from esker.testing import KEPT, LOST, Fault, ManualClock, SimulatedDisk
+from tests.crash.explorer import Explorer
 
 ROOT = "/store"
 
@@ -169,3 +171,45 @@ def test_a_newer_file_that_nobody_named_never_stands_for_one_that_was_written_on
         file.close()
     with opened(lose_page(disk)) as after:
         assert values(after, gaps="skip") == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_a_death_anywhere_leaves_every_deletion_done_or_undone(durability: str) -> None:
+    """The first makes a file, the next is written behind it; recovery dies, too."""
+    explorer = Explorer(most=24, nested=6)
+    steps: list[Any] = [
+        ("create", "t", durability), ("wait", "t", 1), ("reopen",), ("many", "t", 4, 100),
+        ("erase", "t"), ("many", "t", 4, 900), ("erase", "t", "x-"), ("wait", "t", 500), ("tick",),
+        ("erase", "t", "x-a"),
+    ]  # fmt: skip
+    explorer.explore(steps, seed=3, skip=4)
+    assert explorer.states >= 90
+    assert explorer.double >= 100
+    assert explorer.also["read only"]
+
+
+def test_a_file_on_which_a_deletion_failed_is_not_written_to_again() -> None:
+    """The page may name what it has, though nobody could sync the page."""
+    disk = SimulatedDisk()
+    with filled(disk) as store:
+        topic = store["t"]
+        topic.delete(tag="x")
+        topic.append(b"4", tag="y", wait=True)
+        disk.fail(Fault(errno.EIO, calls=frozenset({"sync"}), inside="/state"))
+        with pytest.raises(esker.EskerError):
+            topic.delete(tag="y")
+        disk.heal()
+        before = disk.contents()[file_of(disk, 1)]
+        seen = []
+
+        def watch(call: Any, when: str) -> None:
+            seen.append(disk.contents().get(file_of(disk, 1), before))
+
+        disk.watch = watch
+        assert topic.delete(tag="y") == 1
+        disk.watch = None
+        assert set(seen) == {before}
+        assert file_of(disk, 2) in disk.contents()
+        assert values(store) == [b"0", b"2"]
+    with opened(disk) as store:
+        assert values(store) == [b"0", b"2"]
