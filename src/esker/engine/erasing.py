@@ -2,7 +2,8 @@
 
     find      the records that match, up to where the shard ended when the call was made
     write     their offsets as bitmaps into the shard's file of deletions, synced
-    say       the state page tells how long that file is now, synced: from here on they are deleted
+    say       the state page tells how long that file is now, synced: from here on they are deleted;
+              then in its other slot too, so that damage to one of them costs nothing
     show      readers of this process leave them out; those of others look at the page again
 
 A deletion that is cut short before the page says so has not happened. The page is what counts, so
@@ -16,6 +17,7 @@ sieve.py), and nobody is told of a gap, for it was asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -111,6 +113,9 @@ def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
         if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
             shard._marks.settle(*place)
             shard.marks.add(blocks)
+    with shard._state_lock, suppress(StorageError):  # it counts already
+        # into the other slot too: whoever loses one must not get back what was deleted
+        shard._store_state(clean=False, ceiling=shard.ceiling)
 
 
 def _sweep(shard: Shard) -> None:

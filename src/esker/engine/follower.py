@@ -73,7 +73,7 @@ class Follower:
         self._lock = threading.Lock()  # guards everything here
         self._counters: Counters | None = None
         self._seen: object = None
-        self._floor = (0, 0)  # what the page hinted at when we looked at the state
+        self._floor = (-1, -1)  # what the page hinted at when we looked at the state
         self._known: dict[names.SegmentName, Segment] = {}
 
     def refresh(self) -> int:
@@ -205,8 +205,6 @@ class Follower:
         hint = self._hint()  # before the page is read: what changes meanwhile is looked at again
         for attempt in range(ATTEMPTS):
             state = StateFile(self.context.files, self.folder).load()
-            if state is None:
-                break
             try:
                 self._find_marks(state)
                 break
@@ -219,11 +217,14 @@ class Follower:
         self._floor = hint
         return state
 
-    def _find_marks(self, state: State) -> None:
-        known = (state.marks, state.marks_end)
+    def _find_marks(self, state: State | None) -> None:
+        owner = (self.entry.id, self.number, self.context.store)
+        if state is not None and (state.topic, state.shard, state.store) == owner:
+            known = (state.marks, state.marks_end)
+        else:  # as recovery has it: what was deleted stays deleted
+            known = marks.newest(self.context.files, self.folder)
         if known == self._marked:
             return
-        owner = (self.entry.id, self.number, self.context.store)
         try:
             self.marks = marks.read_marks(self.context.files, self.folder, *known, owner)[0]
         except Corruption as problem:

@@ -512,8 +512,7 @@ def _store(
     next writer of a weak class sets offsets aside before it issues any."""
     marked = (old.marks, old.marks_end) if old is not None else (0, 0)
     if old is None and entry.options.durability != "ephemeral":  # what was deleted stays deleted
-        owner = (entry.id, number, context.store)
-        marked = newest(context.files, shard_folder(context.root, entry.id, number), owner)
+        marked = newest(context.files, shard_folder(context.root, entry.id, number))
     try:
         page.store(
             State(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from esker.errors import Corruption, FormatTooNew
 from esker.format import marks as fmt
 from esker.format import names
-from esker.format.marks import BITMAP, BLOCK, Blocks, Deletion, Flaw, MarksHeader
+from esker.format.marks import BITMAP, BLOCK, Blocks, Flaw, MarksHeader
 from esker.storage.files import File, Files, join
 
 REWRITE_BYTES: Final = 1 << 20  # a file below this is never too long
@@ -198,23 +198,20 @@ class UnknownMarks(Marks):
         return True
 
 
-def newest(files: Files, folder: str, owner: tuple[int, int, bytes]) -> tuple[int, int]:
-    """The newest file of deletions and how far it is whole, for a shard that lost its page."""
-    for number in reversed(numbers(files, folder)):
-        file = files.open(join(folder, names.deletions(number)), "r")
-        try:
-            data = file.read(0, file.size())
-        finally:
-            file.close()
-        header = fmt.decode_header(data[: fmt.HEADER_SIZE])
-        if isinstance(header, str) or (header.topic, header.shard, header.store) != owner:
-            continue
-        end = fmt.HEADER_SIZE
-        for found in fmt.decode_frames(data, end, header.salt):
-            if isinstance(found, Deletion):
-                end = found.end
-        return number, end
-    return 0, 0
+def newest(files: Files, folder: str) -> tuple[int, int]:
+    """The newest file of deletions, all of it, for a shard that lost its page.
+
+    Nobody can say any more how much of it counts. What is not whole is not passed over: then it is
+    for a repair to say that deleted records may be back.
+    """
+    number = max(numbers(files, folder), default=0)
+    if not number:
+        return 0, 0
+    file = files.open(join(folder, names.deletions(number)), "r")
+    try:
+        return number, file.size()
+    finally:
+        file.close()
 
 
 def read_marks(
