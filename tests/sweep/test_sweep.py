@@ -20,14 +20,17 @@ from typing import Any, Final
 import pytest
 
 import esker
+from esker.format import state as state_format
 from tests.suites import SCALE, SEED, Suite, Tallies, scaled
 from tests.sweep.damages import Damage, all_damages
 from tests.sweep.judge import (
     changes,
     changes_of,
     check_evidence,
+    deletions_forgotten,
     look,
     may_be_lost,
+    page_of,
     read,
     watchdog,
 )
@@ -51,6 +54,8 @@ def _singles() -> list[tuple[str, Damage]]:
         of, paths = shape(name), None
         if name in BY_JOURNAL:
             paths = [path for path in of.disk.files if path.endswith(".journal")]
+        elif of.deleted:
+            paths = [p for p in sorted(of.disk.files) if p.endswith("/state") or "/deletions-" in p]
         found += ((name, damage) for damage in all_damages(of, paths))
     return found
 
@@ -134,12 +139,24 @@ def _matters(of: Shape, disk: Platter, path: str) -> bool:
     """Whether something of a file is gone or different, beyond zeros at its end.
 
     An empty state page in a shard without segments is also what a death before its first sync
-    leaves, so nobody can tell the one from the other.
+    leaves, so nobody can tell the one from the other. Nor can anybody tell that a slot is missing
+    that was written last, if there is the one that was there before.
     """
+    if path.endswith("/state") and path in of.older.files:
+        slots = [
+            [bytes(files.get(path, b"")[at : at + 512]) for at in state_format.SLOT_POSITIONS]
+            for files in (of.disk.files, of.older.files, disk.files)
+        ]
+        if all(now in (before, older) for before, older, now in zip(*slots, strict=True)):
+            return False
     folder = path.removesuffix("state")
     if path.endswith("/state") and not any(disk.files.get(path, b"")):
         return any(p.startswith(folder) and p.endswith((".log", ".seg")) for p in of.disk.files)
     before, after = of.disk.files.get(path, b""), disk.files.get(path, b"")
+    if "/deletions-" in path and before and of.pending:  # what is behind it counts for nobody
+        page = page_of(of, of.disk.files, next(iter(of.truth)))
+        assert page is not None
+        before, after = before[: page.marks_end], after[: page.marks_end]
     return bytes(before).rstrip(b"\0") != bytes(after).rstrip(b"\0")
 
 
@@ -160,6 +177,8 @@ def _can_be_repaired(of: Shape, disk: Platter, suite: Suite) -> None:
         for shard in of.truth:
             got = read(of, store, shard)
             assert not got.blind or isinstance(got.blind[0], esker.TopicNotFound), got.blind
+            told = any("may be back" in action.reason for action in done.actions)
+            assert not got.back or told or deletions_forgotten(of, before, shard), got.back
 
 
 def _can_be_written_to(of: Shape, disk: Platter, suite: Suite) -> None:
@@ -168,16 +187,21 @@ def _can_be_written_to(of: Shape, disk: Platter, suite: Suite) -> None:
     suite.also["written to"] += 1
     wrote: dict[Any, int] = {}
     could: dict[Any, set[int]] = {}
+    refused = False  # to readers, because what was deleted is not known
     try:
         with opened(disk) as store:
             for shard, records in of.truth.items():
                 if not records:
                     continue
-                could[shard] = read(of, store, shard).lost
+                got = read(of, store, shard)
+                could[shard] = got.lost
+                refused = refused or (bool(got.blind) and bool(of.deleted))
                 with suppress(esker.EskerError):
                     wrote[shard] = int(store[shard[0]].append(NEW, wait=True))
     except esker.EskerError:
         pass  # told; see `look`
+    if refused and wrote:
+        esker.repair(ROOT, files=disk)
     with opened(disk, "r") if wrote else nullcontext() as store:
         for shard, offset in wrote.items():
             cut = may_be_lost(of, before, changes_of(of, before), shard)[1]

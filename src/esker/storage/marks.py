@@ -225,7 +225,7 @@ def read_marks(
         raise Corruption("the file of deletions is missing", path=path)
     file = files.open(path, "r")
     try:
-        data = file.read(0, end)
+        data = file.read(0, min(end, file.size()))
     finally:
         file.close()
     header = fmt.decode_header(data[: fmt.HEADER_SIZE])

@@ -232,6 +232,8 @@ class _Inspector:
         if found.state is not None and found.state.generation > 1:  # then both were written
             for position in empty:
                 found.say("state", path, "an empty slot", position, severity="warning")
+        if len(whole) == 2 and abs(whole[0].generation - whole[1].generation) != 1:
+            found.say("state", path, "slots that were not written in turn", 8, severity="warning")
         self._state_belongs(path, data)
 
     def _state_belongs(self, path: str, data: bytes) -> None:
