@@ -34,6 +34,7 @@ from typing import Any, Final, Literal, NamedTuple
 import esker
 from esker.format import frame, names
 from esker.format import journal as journal_format
+from esker.format import marks as marks_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.state import State
@@ -308,7 +309,17 @@ def deletions_forgotten(of: Shape, now: Any, shard: Shard) -> bool:
     if page is not None:
         return (page.marks, page.marks_end) != (before.marks, before.marks_end)
     folder = of.folders()[shard]
-    return not any(names.parse_deletions(p.removeprefix(f"{folder}/")) for p in now)
+    left = [p for p in now if names.parse_deletions(p.removeprefix(f"{folder}/"))]
+    return all(_whole_deletions(of, path, bytes(now[path])) for path in left)
+
+
+def _whole_deletions(of: Shape, path: str, data: bytes) -> bool:
+    """Whether a file of deletions ends early, and behind a frame: as it was some time before."""
+    header = marks_format.decode_header(data[: marks_format.HEADER_SIZE])
+    if isinstance(header, str) or not bytes(of.disk.files.get(path, b"")).startswith(data):
+        return False
+    found = list(marks_format.decode_frames(data, marks_format.HEADER_SIZE, header.salt))
+    return bool(found) and not any(isinstance(item, marks_format.Flaw) for item in found)
 
 
 def journalled_below(of: Shape, path: str, data: bytes, shard: Shard) -> int:

@@ -244,4 +244,6 @@ def read_marks(
         if isinstance(found, Flaw):
             raise Corruption(found.reason, path=path, position=found.position)
         marks.add(found.blocks)
+    if not marks:  # nobody makes an empty one
+        raise Corruption("no deletion is in it", path=path, position=fmt.HEADER_SIZE)
     return marks, header

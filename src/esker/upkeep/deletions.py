@@ -85,6 +85,8 @@ def look(files: Files, folder: str, number: int, end: int | None, owner: Owner) 
     elif header.number != number:
         seen.flaws.append((8, f"it is number {header.number} by its own account"))
     _walk(seen, data, _salt(data) if isinstance(header, str) else header.salt)
+    if not seen.blocks and not seen.flaws:
+        seen.flaws.append((fmt.HEADER_SIZE, "no deletion is in it"))
     if end is not None and seen.size < end:
         seen.flaws.append((seen.size, f"{end - seen.size} bytes of it are missing"))
     return seen

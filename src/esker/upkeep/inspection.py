@@ -592,8 +592,9 @@ class _Inspector:
         self._lost_end(there)
         if state is None:
             if there:
-                # A crash leaves a log without a state page, but never neither of them.
-                lost = found.weak or there[-1].name.sealed
+                # A crash leaves a log without a state page, but never neither of them, and no
+                # file of deletions without one.
+                lost = found.weak or there[-1].name.sealed or bool(found.marked[0])
                 if lost and not any(problem.path == path for problem in found.problems):
                     found.say("state", path, "there is no state page")
                 else:
