@@ -132,10 +132,14 @@ def count(blocks: dict[int, int], segments: Iterable[Examined]) -> int:
     """How many of the records in these segments are marked as deleted."""
     total = 0
     for seen in segments:
-        for number in range(seen.base // BLOCK, (seen.next_offset - 1) // BLOCK + 1):
+        low, high = seen.base // BLOCK, (seen.next_offset - 1) // BLOCK
+        inside: Iterable[int] = range(low, high + 1)
+        if high - low > len(blocks):  # as a number that lies would have it
+            inside = [number for number in blocks if low <= number <= high]
+        for number in inside:
             bits, begin = blocks.get(number, 0), number * BLOCK
-            inside = bits >> max(0, seen.base - begin)
-            total += inside.bit_count() - (bits >> max(0, seen.next_offset - begin)).bit_count()
+            behind = bits >> min(seen.next_offset - begin, BLOCK)
+            total += (bits >> max(0, seen.base - begin)).bit_count() - behind.bit_count()
     return total
 
 
