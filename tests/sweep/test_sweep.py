@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 import esker
-from esker.format import state as state_format
+from esker.format.state import SLOT_POSITIONS, State, decode_slot
 from tests.suites import SCALE, SEED, Suite, Tallies, scaled
 from tests.sweep.damages import Damage, all_damages
 from tests.sweep.judge import (
@@ -139,16 +139,10 @@ def _matters(of: Shape, disk: Platter, path: str) -> bool:
     """Whether something of a file is gone or different, beyond zeros at its end.
 
     An empty state page in a shard without segments is also what a death before its first sync
-    leaves, so nobody can tell the one from the other. Nor can anybody tell that a slot is missing
-    that was written last, if there is the one that was there before.
+    leaves, so nobody can tell the one from the other.
     """
-    if path.endswith("/state") and path in of.older.files:
-        slots = [
-            [bytes(files.get(path, b"")[at : at + 512]) for at in state_format.SLOT_POSITIONS]
-            for files in (of.disk.files, of.older.files, disk.files)
-        ]
-        if all(now in (before, older) for before, older, now in zip(*slots, strict=True)):
-            return False
+    if path.endswith("/state") and _same_slots(of, disk, path):
+        return False
     folder = path.removesuffix("state")
     if path.endswith("/state") and not any(disk.files.get(path, b"")):
         return any(p.startswith(folder) and p.endswith((".log", ".seg")) for p in of.disk.files)
@@ -158,6 +152,20 @@ def _matters(of: Shape, disk: Platter, path: str) -> bool:
         assert page is not None
         before, after = before[: page.marks_end], after[: page.marks_end]
     return bytes(before).rstrip(b"\0") != bytes(after).rstrip(b"\0")
+
+
+def _same_slots(of: Shape, disk: Platter, path: str) -> bool:
+    """Whether a state page is as good as before: the slot is gone that was written last, but the
+    other one says the same; or the two have changed places."""
+    page = bytes(disk.files.get(path, b""))
+    slots = [decode_slot(page[at : at + 512]) for at in SLOT_POSITIONS]
+    shards = [shard for shard in of.truth if path.startswith(of.folders()[shard] + "/")]
+    if any(page[512:4096]) or len(page) > 4608 or not shards:
+        return False
+    turns = [slot.generation for slot in slots if isinstance(slot, State)]
+    now, before = (page_of(of, each.files, shards[0]) for each in (disk, of.disk))
+    same = now is not None and before is not None and now[2:] == before[2:]
+    return same and len(turns) == 2 and abs(turns[0] - turns[1]) == 1
 
 
 def _can_be_repaired(of: Shape, disk: Platter, suite: Suite) -> None:
