@@ -10,8 +10,8 @@ allowed:
                  report of the opening says that something was cut, or is not closed
 
 A record that was deleted by tag must not be there: it stays deleted, or reading is refused because
-what was deleted is not known. Nobody can tell only where the state page says what it said before
-the deletion, word for word, and where the page and the file of deletions are both gone.
+what was deleted is not known. Nobody can tell only where both slots of the state page are lost, and
+the page says what it said before the deletion, or the file of deletions is gone as well.
 
 Everything else is a `Silent` (or a wrong, or a foreign) outcome and fails: a record that nobody
 wrote, offsets that are stepped over, an end that comes early without a word, an exception that is
@@ -306,9 +306,12 @@ def deletions_forgotten(of: Shape, now: Any, shard: Shard) -> bool:
     """Whether nothing that is left can tell what was deleted."""
     page, before = page_of(of, now, shard), page_of(of, of.disk.files, shard)
     assert before is not None
-    if page is not None:
-        return (page.marks, page.marks_end) != (before.marks, before.marks_end)
     folder = of.folders()[shard]
+    if page is not None:
+        path = f"{folder}/state"
+        slots = [slice(at, at + state_format.SLOT_SIZE) for at in state_format.SLOT_POSITIONS]
+        lost = all(now[path][slot] != of.disk.files[path][slot] for slot in slots)
+        return lost and (page.marks, page.marks_end) != (before.marks, before.marks_end)
     left = [p for p in now if names.parse_deletions(p.removeprefix(f"{folder}/"))]
     return all(_whole_deletions(of, path, bytes(now[path])) for path in left)
 

@@ -445,20 +445,20 @@ def deleted() -> Shape:
 
 
 def erased() -> Shape:
-    """Killed: the first file of deletions had made way for a second one, in which the deletion of
-    one more record stands that the state page does not tell of."""
+    """Killed: the first file of deletions had made way for a second one, in which stands a deletion
+    that the state page does not tell of, behind two that it does."""
     disk = SimulatedDisk(9)
     store = opened(disk)
     topic = store.create("t", durability="fsync", segment_bytes=4096)
     _with_tags(topic, range(2))
     topic.append(b"about to go", tag="last", wait=True)
     wrote, gone = contents(store)[0], _marked(store, "tag-1", "tag-2")
-    assert topic.delete(tag="tag-1") == 2
-    before = disk.kill()
     disk.fail(Fault(errno.EIO, inside="deletions"))
     with suppress(esker.StorageError):
-        topic.delete(tag="tag-2")
+        topic.delete(tag="tag-1")
     disk.heal()
+    assert topic.delete(tag="tag-1") == 2
+    before = disk.kill()
     assert topic.delete(tag="tag-2") == 2
     dies = patch.object(topic._shards[0], "_store_state", side_effect=KeyboardInterrupt)
     with suppress(KeyboardInterrupt), dies:
