@@ -20,7 +20,6 @@ import os
 import re
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -188,12 +187,10 @@ def losses(slot: Any) -> list[tuple[int, int]]:
 
 
 @lru_cache(4096)
-def state(data: bytes) -> tuple[Any, list[tuple[int, str]], bool]:
-    """§11: the slot that counts, None if there is none, what is wrong with the page, and whether
-    a slot is lost that may have been a newer one."""
+def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
+    """§11: the slot that counts, None if there is none, and what is wrong with the page."""
     flaws: list[tuple[int, str]] = []
     slots = []
-    lost = False
     if data.strip(b"\0") and len(data) != 4608:
         flaws.append((0, "state page does not have 4608 bytes"))
     for at in (0, 4096):
@@ -202,7 +199,6 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]], bool]:
             continue  # not written yet
         if len(page) < 512 or unpack_from("<Q", page, 504)[0] != xxh3(page[:504]):
             flaws.append((at, "state slot checksum"))
-            lost = True
             continue
         slot = STATE.at(page)
         slots.append(slot)
@@ -221,7 +217,7 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]], bool]:
     slots.sort(key=lambda slot: slot.generation)
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
         flaws.append((8, "state slots were not written in turn"))
-    return (slots[-1] if slots else None), flaws, lost
+    return (slots[-1] if slots else None), flaws
 
 
 @lru_cache(1024)
@@ -686,7 +682,7 @@ class Judge:
         mine = (self.store, topic, shard, entry["epoch"])
         plain = {**entry, "options": 0}  # which may have been altered since
         early = not names or entry["options"]["durability"] != "disk"  # its page may be unsynced
-        page, lost_page = self.state(where, mine, names, early)
+        page = self.state(where, mine, names, early)
         pieces, proven = self.pieces(where, mine, names, redo)
         if page and page.flags & CLEAN and page.segment:
             proven[page.segment] = max(proven.get(page.segment, 0), page.position)
@@ -751,7 +747,7 @@ class Judge:
             link = chain(kept) if piece.link is None else piece.link
             number, before = piece.number, (end, link, header.salt, high)
             self.index(mine, piece, header.salt, end, records)
-        deleted = self.deleted(where, mine, page, lost_page)
+        deleted = self.deleted(where, mine, page)
         if deleted and max(deleted) >= before[0]:
             self.problem(where, 0, f"offset {max(deleted)} is deleted, and the end is {before[0]}")
         records = [r for r in records if r.offset >= earliest and r.offset not in deleted]
@@ -774,19 +770,14 @@ class Judge:
             if found is not None and piece.path.endswith(".seg") and found != there:
                 self.problem(path, 64, "an index of other tags")
 
-    def deleted(self, where: str, mine: Any, page: Any, lost: bool) -> frozenset[int]:
+    def deleted(self, where: str, mine: Any, page: Any) -> frozenset[int]:
         """§16: the offsets that were deleted one by one. What no page names is a leftover."""
         place = (page.marks, page.marks_end) if page else (0, 0)
         for topic, shard, number, path in self.named["deletions"]:
             if (topic, shard) != mine[1:3]:
                 continue
-            if lost:  # the newest file, all of it, if the page knows no later one
+            if not page:  # the newest file, all of it
                 place = max(place, (number, len(self.files[path])))
-            elif not page:  # there never was one: the newest that begins with a whole deletion
-                with suppress(Flaw):
-                    header, _, whole, _ = deletions(self.files[path])
-                    if whole and self.owns(header, number, mine):
-                        place = max(place, (number, whole))
         number, length = place
         path = f"{where}/deletions-{number:08d}"
         if not number:
@@ -903,19 +894,19 @@ class Judge:
         return tuple(kept)
 
     def state(self, where: str, mine: tuple[Any, ...], segments: object, early: bool) -> Any:
-        """§11: the state that counts, and whether it may be an old one."""
+        """§11: the state that counts."""
         path = f"{where}/state"
-        page, flaws, lost = state(self.files.get(path, b""))
+        page, flaws = state(self.files.get(path, b""))
         for at, what in flaws:
             self.crash(path, at, what)
         if page and (page.store, page.topic, page.shard, page.epoch) != mine:
             if early and not self.clean:  # what a deleted file left in its place
                 self.crash(path, 16, "the state of another shard")
-                return None, True
+                return None
             self.problem(path, 16, "the state of another shard")
         if not page.flags & CLEAN if page else segments:
             self.crash(path, 0, "the shard was not closed")
-        return page, lost
+        return page
 
     def agree(self, where: str, page: Any, entry: Any, pieces: list[Piece], end: int) -> None:
         """§11, §12: state and counters say the same as the segments."""

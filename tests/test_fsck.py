@@ -751,16 +751,12 @@ def loses_a_page(both: bool) -> Damage:
 LOSSES: list[tuple[str, Damage, set[int] | None]] = [  # None: nobody knows what is deleted
     ("nothing", lambda p: None, {1, 3, 4998}),
     ("a slot", loses_a_page(both=False), {1, 3, 4998}),
-    ("the slot with the last deletion", both(
-        lambda p: p.state(marks_end=648), loses_a_page(both=False)), {1, 3, 4998}),
-    ("the slot with the first deletion", both(
-        lambda p: p.state(marks=0, marks_end=0), loses_a_page(both=False)), {1, 3, 4998}),
     ("the page", loses_a_page(both=True), {1, 3, 4998}),
     ("the page's file", lambda p: p.files.pop(T + "state"), {1, 3, 4998}),
     ("the page and the last deletion", both(
         loses_a_page(both=True), lambda p: p.cut(ERASED_BY, -1)), None),
     ("the page's file and the last deletion", both(
-        lambda p: p.files.pop(T + "state"), lambda p: p.cut(ERASED_BY, -1)), {1}),
+        lambda p: p.files.pop(T + "state"), lambda p: p.cut(ERASED_BY, -1)), None),
     ("the page, while a new file was made", both(
         loses_a_page(both=True),
         lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)][:640]})),
@@ -768,7 +764,7 @@ LOSSES: list[tuple[str, Damage, set[int] | None]] = [  # None: nobody knows what
     ("the page's file, while a new file was made", both(
         lambda p: p.files.pop(T + "state"),
         lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)][:640]})),
-        {1, 3, 4998}),
+        None),
     ("the page, beside the file of another", both(
         loses_a_page(both=True),
         lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)]})),

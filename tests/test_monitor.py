@@ -16,16 +16,20 @@ from esker.format import catalog, columns
 from esker.format.segment import SegmentHeader
 from esker.format.state import CLEAN, State
 from esker.options import topic_options
+from esker.storage import marks
 from esker.storage.counters import Counters
 from esker.storage.files import File
 from esker.storage.journal import Journal, Redo
 from esker.storage.log import LogSegment
+from esker.storage.marks import MarksFile
 from esker.storage.memory import MemoryFiles
 from esker.storage.state import StateFile
 from esker.testing import Fault, Monitor, SimulatedDisk
+from esker.testing.monitor import MonitoredFile
 from tests.crash.driver import OPTIONS, Driver, mixed
 
 SHARD = "/s/topics/00000001/0000"
+DELETIONS = f"{SHARD}/deletions-00000001"
 
 
 class Shaky(MemoryFiles):
@@ -94,6 +98,13 @@ class World:
         file.write(0, [data])
         if sync:
             file.sync()
+        return file
+
+    def deletions(self) -> File:
+        """A file of two bytes that a durable page names."""
+        file = self.put(DELETIONS, b"xx")
+        self.files.sync_dir(SHARD)
+        self.state(ceiling=1, marks=1, marks_end=2)
         return file
 
 
@@ -273,6 +284,83 @@ def retry(world: World) -> None:
     world.log.file.sync()
 
 
+def name_unsynced_deletions(world: World) -> None:
+    world.put(DELETIONS, sync=False)
+    world.files.sync_dir(SHARD)
+    world.state(ceiling=1, marks=1, marks_end=1)
+
+
+def name_deletions_synced_before(world: World) -> None:
+    world.put(DELETIONS).write(1, [b"y"])
+    world.files.sync_dir(SHARD)
+    world.state(ceiling=1, marks=1, marks_end=2)
+
+
+def name_unnamed_deletions(world: World) -> None:
+    world.put(DELETIONS)
+    world.state(ceiling=1, marks=1, marks_end=1)
+
+
+def name_deletions_after_failure(world: World) -> None:
+    file = world.put(DELETIONS, sync=False)
+    world.files.sync_dir(SHARD)
+    world.inner.failing = True
+    with suppress(OSError):
+        file.sync()
+    world.inner.failing = False
+    world.state(ceiling=1, marks=1, marks_end=1)
+
+
+def change_deletions(world: World) -> None:
+    world.deletions().write(1, [b"y"])
+
+
+def change_deletions_of_an_unsynced_page(world: World) -> None:
+    file = world.put(DELETIONS, b"xx")
+    world.files.sync_dir(SHARD)
+    world.inner.failing = True
+    with suppress(OSError):
+        world.state(ceiling=1, marks=1, marks_end=2)
+    file.write(1, [b"y"])  # and the page may be on the disk all the same
+
+
+def cut_deletions(world: World) -> None:
+    world.deletions().truncate(1)
+
+
+def delete_deletions(world: World) -> None:
+    world.deletions()
+    world.files.unlink(DELETIONS)
+
+
+def delete_deletions_too_early(world: World) -> None:
+    world.deletions()
+    world.put(f"{SHARD}/deletions-00000002")
+    world.files.sync_dir(SHARD)
+    world.inner.failing = True
+    with suppress(OSError):
+        world.state(ceiling=1, marks=2, marks_end=1)
+    world.files.unlink(DELETIONS)
+
+
+def delete_deletions_from_before(world: World) -> None:
+    world.deletions()
+    again = Monitor(world.inner)
+    StateFile(again, SHARD).load()
+    again.unlink(DELETIONS)
+    world.files = again
+
+
+def delete_deletions_of_a_replaced_page(world: World) -> None:
+    world.deletions()
+    page = bytes(world.inner.files[f"{SHARD}/state"])
+    world.state(ceiling=1)
+    world.put(f"{SHARD}/state.tmp", page)
+    world.state(ceiling=1)
+    world.files.rename(f"{SHARD}/state.tmp", f"{SHARD}/state")
+    world.files.unlink(DELETIONS)
+
+
 MISBEHAVIOURS: list[tuple[str, Callable[[World], None]]] = [
     ("rename", rename),
     ("seal", seal_unnamed),
@@ -289,6 +377,17 @@ MISBEHAVIOURS: list[tuple[str, Callable[[World], None]]] = [
     ("state", close_untrimmed),
     ("state", close_unnamed),
     ("state", both_slots),
+    ("deletions", name_unsynced_deletions),
+    ("deletions", name_deletions_synced_before),
+    ("deletions", name_unnamed_deletions),
+    ("deletions", name_deletions_after_failure),
+    ("deletions", change_deletions),
+    ("deletions", change_deletions_of_an_unsynced_page),
+    ("deletions", cut_deletions),
+    ("deletions", delete_deletions),
+    ("deletions", delete_deletions_too_early),
+    ("deletions", delete_deletions_from_before),
+    ("deletions", delete_deletions_of_a_replaced_page),
     ("ceiling", above_ceiling),
     ("ceiling", above_unsynced_ceiling),
     ("watermark", false_watermark),
@@ -339,6 +438,16 @@ def test_the_right_order_trips_nothing() -> None:
     path = world.log.seal(world.files).path
     world.state(ceiling=2, earliest=2)
     world.files.unlink(path)
+    file = world.deletions()
+    file.write(2, [b"more"])
+    file.truncate(2)
+    file.write(2, [b"else"])
+    file.sync()
+    world.state(ceiling=2, marks=1, marks_end=6)
+    world.put(f"{SHARD}/deletions-00000002")
+    world.files.sync_dir(SHARD)
+    world.state(ceiling=2, marks=2, marks_end=1)
+    world.files.unlink(DELETIONS)
     world.files.check()
 
 
@@ -352,6 +461,73 @@ def test_a_healthy_engine_trips_nothing(seed: int) -> None:
     driver.close()
     monitor.check()
     assert monitor._told  # it did look
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_engine_that_deletes_trips_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "REWRITE_BYTES", 1500)  # so that files are replaced
+    chance, disk = random.Random(seed), SimulatedDisk(seed)
+    monitor = Monitor(disk)
+    deleted = files = 0
+    for _ in range(3):
+        store = esker.open("/s", files=monitor, **OPTIONS)
+        topic = store.create("t", durability="fsync", exist_ok=True)
+        for number in range(12):
+            topic.append(b"x", tag=f"{number}", wait=True)
+            call = chance.choice(["write", "sync", "sync_dir", "unlink"])
+            place = chance.choice(["deletions", "state", ""])
+            if chance.random() < 0.4:
+                disk.fail(Fault(errno.EIO, calls=frozenset({call}), inside=place))
+            with suppress(esker.EskerError):
+                deleted += topic.delete(tag=f"{number}")
+            disk.heal()
+            files = max(files, topic._shards[0]._marks.number)
+        with suppress(esker.EskerError):
+            store.close()
+    monitor.check()
+    assert deleted > 10
+    assert files > 1
+
+
+def without_sync(file: MarksFile, *args: Any) -> tuple[int, int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MonitoredFile, "sync", lambda _: None)
+        return APPEND(file, *args)
+
+
+def without_name(file: MarksFile, *args: Any) -> tuple[int, int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Monitor, "sync_dir", lambda *_: None)
+        return APPEND(file, *args)
+
+
+def from_its_start(file: MarksFile, *args: Any) -> tuple[int, int]:
+    file.end = min(file.end, 64)
+    return APPEND(file, *args)
+
+
+def swept_at_once(file: MarksFile, *args: Any) -> tuple[int, int]:
+    file._spent = True
+    number, end = APPEND(file, *args)
+    before, file.number = file.number, number
+    file.sweep()
+    file.number = before
+    return number, end
+
+
+APPEND = MarksFile.append
+
+
+@pytest.mark.parametrize("append", [without_sync, without_name, from_its_start, swept_at_once])
+def test_a_broken_deletion_trips_it(append: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MarksFile, "append", append)
+    monitor = Monitor(SimulatedDisk(1))
+    with esker.open("/s", files=monitor, **OPTIONS) as store:
+        topic = store.create("t", durability="fsync")
+        for tag in "ab":
+            topic.append(b"x", tag=tag, wait=True)
+            topic.delete(tag=tag)
+    assert {line.split(":")[0] for line in monitor.violations} == {"deletions"}
 
 
 def keep_ceiling(shard: Shard, needed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,18 @@ import esker
 from esker.errors import StorageError
 from esker.storage.memory import MemoryFiles
 from tests.damage import ROOT, Expected, clone, prepared, read_all, small_store
-from tests.helpers import child, snapshot
-from tests.test_verify import DAMAGE, EVENTS, ORDERS, flip, segment
+from tests.helpers import Refusing, child, snapshot
+from tests.test_verify import (
+    DAMAGE,
+    ERASED,
+    EVENTS,
+    MARKS,
+    ORDERS,
+    PAGE,
+    flip,
+    segment,
+    with_deletions,
+)
 
 # What is damaged in the table of test_verify and cannot be made undone without loss.
 LOSSY = {
@@ -236,6 +247,122 @@ class _Locked:
         return getattr(self._files, name)
 
 
+# --- deletions ----------------------------------------------------------------------------------
+
+WHOLE = {"longer", "another", "renamed", "of another number"}  # nothing is lost by these
+FIRST, SECOND = {0, 4, 8}, {1, 5, 9}  # what the two frames of the file delete
+BACK = {  # what of it is back behind a repair
+    "missing": FIRST | SECOND, "empty": FIRST | SECOND, "short": SECOND, "short by a frame": SECOND,
+    "header": set(), "first frame": FIRST, "first header": FIRST, "last frame": SECOND,
+    "of another topic": FIRST | SECOND, "of another shard": FIRST | SECOND,
+    "of another store": FIRST | SECOND, **{name: set() for name in WHOLE},
+}  # fmt: skip
+
+
+def offsets(files: MemoryFiles) -> set[int]:
+    """Those that are there; in both modes the same."""
+    found = []
+    for mode in ("r", "rw"):
+        with esker.open(ROOT, mode, files=files, background=False) as store:
+            found.append({record.offset for record in store["t"].read()})
+            assert len(found[0]) == len(store["t"])
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize("damage", [name for name in MARKS if name != "later version"])
+def test_what_can_be_read_of_a_file_of_deletions_stays_deleted(damage: str) -> None:
+    files = with_deletions()
+    MARKS[damage][0](files)
+    before = {path: bytes(data) for path, data in files.files.items() if "deletions" in path}
+    done = esker.repair(ROOT, files=files)
+    assert done.after is not None
+    assert done.after.problems == [], done
+    assert done.lost == 0
+    assert esker.repair(ROOT, files=files).actions == [], "a second repair found something to do"
+    back = BACK[damage]
+    assert offsets(files) == set(range(12)) - FIRST - SECOND | back
+    aside = {bytes(data) for path, data in files.files.items() if "/quarantine/" in path}
+    assert before.get(ERASED, b"") in aside | {b""} or damage == "another"
+    for action in (action for action in done.actions if action.what == "deletions"):
+        told = f"{6 - len(back)} records are known to be deleted"
+        assert told in action.reason
+        assert ("may be back" in action.reason) == (damage != "longer")
+    assert back <= FIRST | SECOND if damage in WHOLE else "may be back" in str(done)
+    left = [path for path in files.files if "deletions" in path and "quarantine" not in path]
+    assert len(left) == (back != FIRST | SECOND)
+    with esker.open(ROOT, files=files, background=False) as store:
+        assert store["t"].delete(tag="c") == 6  # and it goes on
+        assert {record.offset for record in store["t"].read()} == back
+    assert esker.verify(ROOT, files=files).problems == []
+
+
+@pytest.mark.parametrize("damage", MARKS)
+def test_a_dry_run_tells_of_deletions_and_changes_nothing(damage: str) -> None:
+    files = with_deletions()
+    MARKS[damage][0](files)
+    before = {path: bytes(data) for path, data in files.files.items()}
+    if damage == "later version":
+        with pytest.raises(esker.FormatTooNew):
+            esker.repair(ROOT, files=files)
+    else:
+        assert esker.repair(ROOT, files=files, dry_run=True).actions
+    assert {path: bytes(data) for path, data in files.files.items()} == before
+
+
+def test_what_was_deleted_stays_deleted_when_the_state_page_is_lost() -> None:
+    files = with_deletions()
+    del files.files[PAGE]
+    done = esker.repair(ROOT, files=files)
+    assert [action.what for action in done.actions] == ["recovered"] * len(done.actions)
+    assert offsets(files) == {2, 3, 6, 7, 10, 11}
+
+
+def test_without_page_and_with_half_a_file_the_other_half_stays_deleted() -> None:
+    files = with_deletions()
+    del files.files[PAGE]
+    files.files[ERASED][200] ^= 1
+    done = esker.repair(ROOT, files=files)
+    assert done.ok
+    assert offsets(files) == {2, 3, 6, 7, 10, 11} | FIRST
+
+
+def test_a_repair_of_segments_keeps_what_was_deleted() -> None:
+    files = with_deletions()
+    (log,) = [path for path in files.files if path.endswith(".log")]
+    files.files[log][700] ^= 1
+    done = esker.repair(ROOT, files=files)
+    assert done.ok
+    assert "hole" in [action.what for action in done.actions]
+    assert "state" in [action.what for action in done.actions], "the page was written again"
+    with esker.open(ROOT, files=files, background=False) as store:
+        shard = store["t"]._shards[0]
+        shard.open_for_writing()
+        assert sorted(FIRST | SECOND) == [o for o in range(12) if o in shard.marks]
+
+
+def test_a_directory_where_the_file_of_deletions_was_is_set_aside() -> None:
+    files = with_deletions()
+    del files.files[ERASED]
+    files.make_dir(ERASED)
+    done = esker.repair(ROOT, files=files)
+    assert done.ok, done
+    assert offsets(files) == set(range(12))
+    assert "may be back" in str(done)
+
+
+def test_a_file_of_deletions_that_cannot_be_read_is_left_alone() -> None:
+    files = with_deletions()
+    (segment,) = [path for path in files.files if path.endswith(".log")]
+    files.files[segment][-30] ^= 1
+    before = {path: bytes(data) for path, data in files.files.items()}
+    locked = Refusing(files)
+    locked.refuse("open", errno.EACCES, "deletions-00000001")
+    with pytest.raises(StorageError, match="nothing was touched"):
+        esker.repair(ROOT, files=locked)
+    assert {path: bytes(data) for path, data in files.files.items()} == before
+
+
 # --- sweeps on a disk in memory -----------------------------------------------------------------
 
 
@@ -364,6 +491,27 @@ def _break_log(files: MemoryFiles) -> None:
 
 def _break_header(files: MemoryFiles) -> None:
     files.files[f"{ROOT}/{EVENTS}/00000001-00000000000000000000.seg"][40:44] = b"xxxx"
+
+
+@pytest.mark.parametrize("damage", [name for name in MARKS if name != "later version"])
+def test_a_repair_of_deletions_that_dies_anywhere_can_be_run_again(damage: str) -> None:
+    broken = with_deletions()
+    MARKS[damage][0](broken)
+    for lives in range(200):
+        dying = clone(broken)
+        try:
+            esker.repair(ROOT, files=_Dying(dying, lives))
+        except SystemExit:
+            dead = clone(dying)
+            done = esker.repair(ROOT, files=dead)
+            assert done.after is not None
+            assert done.after.problems == [], f"after {lives} changes"
+            there = set(range(12)) - FIRST - SECOND | BACK[damage]
+            assert offsets(dead) == there, f"after {lives} changes"
+            continue
+        assert lives > 3
+        return
+    raise AssertionError("the repair never ended")
 
 
 @pytest.mark.parametrize("act", [_break_frame, _break_middle, _break_log, _break_header])

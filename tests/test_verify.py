@@ -7,10 +7,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import esker
+from esker.format import marks
+from esker.format.checksum import checksum
+from esker.storage.files import SYSTEM_FILES
 from esker.storage.memory import MemoryFiles
 from esker.upkeep.report import KINDS
 from tests.damage import ROOT, clone, fill, prepared, read_all, small_store
@@ -89,8 +93,6 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_of_a_later_esker_is_refused(data: Path) -> None:
-    from esker.format.checksum import checksum
-
     identity = bytearray((data / "esker.store").read_bytes()[:40])
     identity[8] = 2
     (data / "esker.store").write_bytes(identity + checksum(bytes(identity)).to_bytes(8, "little"))
@@ -249,8 +251,8 @@ def test_bytes_that_the_disk_refuses_cost_their_frames_and_are_named(tmp_path: P
 class _BadSectors(Refusing):
     """A disk that cannot read some bytes of one file."""
 
-    def __init__(self, name: str, start: int, end: int) -> None:
-        super().__init__()
+    def __init__(self, name: str, start: int, end: int, files: Any = SYSTEM_FILES) -> None:
+        super().__init__(files)
         self._bad = (name, start, end)
 
     def open(self, path, mode):
@@ -267,6 +269,160 @@ class _BadSectors(Refusing):
             self.refuse("read", errno.EIO)
             file.read = refuse
         return file
+
+
+# --- deletions ----------------------------------------------------------------------------------
+
+ERASED = f"{ROOT}/topics/00000001/0000/deletions-00000001"
+PAGE = f"{ROOT}/topics/00000001/0000/state"
+
+
+def with_deletions() -> MemoryFiles:
+    """A closed store with one topic of 12 records; of each four the first two were deleted."""
+    files = MemoryFiles()
+    with esker.open(ROOT, files=files, background=False) as store:
+        topic = store.create("t", durability="fsync")
+        for number in range(12):
+            topic.append(b"%d" % number, tag="abcc"[number % 4], wait=True)
+        for tag in "ab":
+            assert topic.delete(tag=tag) == 3
+    return files
+
+
+def forge_version(files: MemoryFiles, path: str) -> None:
+    head = files.files[path]
+    head[4] = 9
+    head[56:64] = checksum(bytes(head[:56])).to_bytes(8, "little")
+
+
+def of_another(files: MemoryFiles, path: str, **fields: object) -> None:
+    """The same file, but for who it says that it belongs to."""
+    data = files.files[path]
+    header = marks.decode_header(bytes(data[:64]))
+    assert isinstance(header, marks.MarksHeader)
+    data[:64] = marks.encode_header(header._replace(**fields))  # type: ignore[arg-type]
+
+
+def flip_in(files: MemoryFiles, path: str, position: int) -> None:
+    files.files[path][position] ^= 1
+
+
+MARKS: dict[str, tuple[Callable[[MemoryFiles], object], list[tuple[str, int | None]]]] = {
+    "missing": (lambda f: f.files.pop(ERASED), [("deletions", None)]),
+    "empty": (lambda f: f.files[ERASED].clear(), [("deletions", 0), ("deletions", 0)]),
+    "short": (lambda f: f.files[ERASED].__delitem__(slice(-8, None)),
+              [("deletions", 648), ("deletions", 1224)]),
+    "short by a frame": (lambda f: f.files[ERASED].__delitem__(slice(648, None)),
+                         [("deletions", 648)]),
+    "header": (lambda f: flip_in(f, ERASED, 20), [("deletions", 0)]),
+    "first frame": (lambda f: flip_in(f, ERASED, 200), [("deletions", 64)]),
+    "first header": (lambda f: flip_in(f, ERASED, 80), [("deletions", 64)]),
+    "last frame": (lambda f: flip_in(f, ERASED, 800), [("deletions", 648)]),
+    "of another topic": (lambda f: of_another(f, ERASED, topic=2), [("deletions", 8)]),
+    "of another shard": (lambda f: of_another(f, ERASED, shard=1), [("deletions", 8)]),
+    "of another store": (lambda f: of_another(f, ERASED, store=b"x" * 16), [("deletions", 8)]),
+    "of another number": (lambda f: of_another(f, ERASED, number=4), [("deletions", 8)]),
+    "longer": (lambda f: f.files[ERASED].extend(b"behind"), [("trailing", 1232)]),
+    "another": (lambda f: f.files.update({f"{ERASED[:-1]}7": bytearray(b"x")}),
+                [("leftover", None)]),
+    "renamed": (lambda f: f.files.update({f"{ERASED[:-1]}7": f.files.pop(ERASED)}),
+                [("deletions", None), ("leftover", None)]),
+    "later version": (lambda f: forge_version(f, ERASED), [("newer", 4)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", MARKS)
+def test_what_is_wrong_with_a_file_of_deletions_is_named(damage: str) -> None:
+    files = with_deletions()
+    act, expected = MARKS[damage]
+    act(files)
+    found = esker.verify(ROOT, files=files)
+    assert [(problem.kind, problem.position) for problem in found.problems] == expected
+    assert found.ok == (expected[0][0] in ("leftover", "trailing"))
+    assert all("deletions-" in problem.path for problem in found.problems)
+    assert {(p.topic, p.shard) for p in found.problems} == {("t", 0)}
+
+
+def test_deleted_records_are_stored_records_and_counted_as_deleted() -> None:
+    found = esker.verify(ROOT, files=with_deletions())
+    assert found.problems == []
+    assert (found.records, found.deleted) == (12, 6)
+    assert "6 of the records are deleted" in str(found)
+
+
+def test_a_file_of_deletions_that_no_page_names_and_a_later_esker_wrote_is_newer() -> None:
+    files = with_deletions()
+    files.files[f"{ERASED[:-1]}7"] = bytearray(files.files[ERASED])
+    forge_version(files, f"{ERASED[:-1]}7")
+    assert esker.verify(ROOT, files=files).kinds == ["newer"]
+
+
+def test_without_a_state_page_the_newest_file_of_deletions_counts() -> None:
+    files = with_deletions()
+    del files.files[PAGE]
+    assert esker.verify(ROOT, files=files).kinds == ["state"]
+    flip_in(files, ERASED, 800)
+    assert esker.verify(ROOT, files=files).kinds == ["deletions", "state"]
+
+
+def test_deletions_of_a_topic_that_keeps_none_and_of_an_unused_shard_are_in_the_way() -> None:
+    files = with_deletions()
+    with esker.open(ROOT, files=files, background=False) as store:
+        store.create("e", durability="ephemeral")
+        store.create("unused")
+    data = files.files[ERASED]
+    for topic, kind in ((2, "stranger"), (3, "leftover")):
+        path = f"{ROOT}/topics/{topic:08d}/0000/deletions-00000001"
+        files.files[path] = bytearray(data)
+        assert esker.verify(ROOT, files=files).kinds == [kind]
+        del files.files[path]
+
+
+def test_deletions_that_the_disk_refuses_are_unreadable() -> None:
+    files = with_deletions()
+    bad = _BadSectors("deletions-00000001", 100, 101, files)
+    assert esker.verify(ROOT, files=bad).kinds[:2] == ["unreadable", "deletions"]
+    locked = Refusing(files)
+    locked.refuse("open", errno.EACCES, "deletions-00000001")
+    problem = only(esker.verify(ROOT, files=locked))
+    assert (problem.kind, problem.position) == ("unreadable", None)
+
+
+def test_a_slot_of_the_state_page_that_is_gone_or_out_of_turn_is_named() -> None:
+    for change in (bytes(512), None):
+        files = with_deletions()
+        page = files.files[PAGE]
+        newest = max((0, 4096), key=lambda at: page[at + 8 : at + 16][::-1])
+        other = 4096 - newest
+        page[other : other + 512] = page[newest : newest + 512] if change is None else change
+        problem = only(esker.verify(ROOT, files=files))
+        assert (problem.kind, problem.severity) == ("state", "warning")
+
+
+DELETER = """
+    import sys, esker
+    store = esker.open(sys.argv[1])
+    topic = store.create("t", exist_ok=True)
+    from esker.storage import marks
+    marks.REWRITE_BYTES = 3000
+    number = 0
+    while True:
+        topic.append(b"x", tag=str(number), wait=True)
+        assert topic.delete(tag=str(number)) == 1
+        number += 1
+        if number == 5:
+            print("ready")
+"""
+
+
+def test_a_store_is_verified_while_records_are_deleted(tmp_path: Path) -> None:
+    with child(DELETER, tmp_path / "data") as writer:
+        _ready(writer)
+        for _ in range(60):
+            found = esker.verify(tmp_path / "data")
+            assert found.problems == [], found
+            assert found.deleted
+    assert esker.verify(tmp_path / "data").ok
 
 
 # --- beside a living writer ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from esker.format import frame, journal
+from esker.format import frame, journal, marks
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from tests.sweep.shapes import ROOT, Platter, Shape, shape
@@ -22,7 +22,8 @@ PAGE: Final = 4096
 SPARSE: Final = 97  # in room that was taken ahead, zeros, every so-manieth byte is enough
 
 _ELSEWHERE: Final = {"closed": "sealed", "sealed": "closed", "killed": "committed",
-                     "committed": "killed", "rich": "closed"}  # fmt: skip
+                     "committed": "killed", "rich": "closed", "deleted": "erased",
+                     "erased": "deleted"}  # fmt: skip
 """Which other store a file may have come from."""
 
 
@@ -209,7 +210,8 @@ def _files(of: Shape, path: str) -> Iterator[Damage]:
 
 def _kind(path: str) -> str:
     name = path.rpartition("/")[2]
-    return "catalog" if name.startswith("catalog-") else name.rpartition(".")[2]
+    kind, dash, _ = name.partition("-")
+    return kind if dash and kind in ("catalog", "deletions") else name.rpartition(".")[2]
 
 
 def _kin(of: Shape, path: str) -> list[str]:
@@ -234,6 +236,8 @@ def _other_names(path: str) -> list[str]:
         found.append(f"{folder}/{name[:8]}-{int(name[9:29]) + 3:020d}{name[29:]}")
     elif name.startswith("catalog-"):
         found += [f"{folder}/catalog-{int(name[8:]) + 1:08d}", f"{folder}/catalog-99999999"]
+    elif name.startswith("deletions-"):
+        found += [f"{folder}/deletions-{int(name[10:]) + more:08d}" for more in (-1, 1)]
     elif name.endswith(".journal"):
         found.append(f"{folder}/00000009.journal")
     return found
@@ -247,6 +251,10 @@ def important(of: Shape, path: str) -> set[int]:
         return _important_in_segment(data)
     if kind == "journal":
         return _important_in_journal(data)
+    if kind == "deletions":
+        return _important_in_deletions(data) if of.name == "deleted" else set()
+    if kind == "state" and of.deleted:  # how else a page may be wrong is seen in other shapes
+        return {at + marks for at in state_format.SLOT_POSITIONS for marks in range(472, 488)}
     if kind == "state":
         slots = (range(at, at + state_format.SLOT_SIZE) for at in state_format.SLOT_POSITIONS)
         return {at for slot in slots for at in slot if at % 512 < 136 or at % 512 >= 504}
@@ -267,6 +275,16 @@ def _important_in_segment(data: bytes) -> set[int]:
             found.update(range(at, at + head.size))
         at += head.size
     return found | set(range(at, _used(bytearray(data))))  # the trailer
+
+
+def _important_in_deletions(data: bytes) -> set[int]:
+    header = marks.decode_header(data[: marks.HEADER_SIZE])
+    assert not isinstance(header, str)
+    found, at = set(range(marks.HEADER_SIZE)), marks.HEADER_SIZE
+    while isinstance(head := frame.decode_header(data, at, at, header.salt), frame.Header):
+        found.update(range(at, at + frame.HEADER_SIZE))
+        at += head.size
+    return found
 
 
 def _important_in_journal(data: bytes) -> set[int]:

@@ -9,6 +9,10 @@ allowed:
     cut          records are missing from the end, none of them was proven to be durable, and the
                  report of the opening says that something was cut, or is not closed
 
+A record that was deleted by tag must not be there: it stays deleted, or reading is refused because
+what was deleted is not known. Nobody can tell only where both slots of the state page are lost, and
+the page says what it said before the deletion, or the file of deletions is gone as well.
+
 Everything else is a `Silent` (or a wrong, or a foreign) outcome and fails: a record that nobody
 wrote, offsets that are stepped over, an end that comes early without a word, an exception that is
 not Esker's, records missing that the damage did not touch, bytes of acknowledged records that were
@@ -28,9 +32,12 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple
 
 import esker
-from esker.format import frame
+from esker.format import frame, names
 from esker.format import journal as journal_format
+from esker.format import marks as marks_format
 from esker.format import segment as segment_format
+from esker.format import state as state_format
+from esker.format.state import State
 from tests.sweep.shapes import ROOT, Frame, Platter, Shape, Shard, abandon, opened
 
 SECONDS: Final = 2.0  # of computing, for one look
@@ -54,6 +61,7 @@ class Got(NamedTuple):
     named: set[int]  # of these, those that a Gap or an error with offsets covers
     blind: list[esker.EskerError]  # errors without offsets: nothing behind them was read
     end: int
+    back: set[int]  # offsets of deleted records that came all the same
 
 
 def _bark(*_: Any) -> None:
@@ -96,6 +104,12 @@ def look(of: Shape, disk: Platter, mode: Any) -> Outcome:
     try:
         for shard in of.truth:
             got = read(of, store, shard)
+            if got.back:
+                assert deletions_forgotten(of, damaged or disk.files, shard), (
+                    f"{shard}: {_span(got.back)} had been deleted"
+                )
+            if of.pending and not page_of(of, damaged or disk.files, shard):
+                got = got._replace(lost=got.lost - of.pending)  # that deletion was finished
             if got.lost or got.blind:
                 told = _check_loss(of, disk, damaged, changed, store, shard, got)
                 outcome = "told" if outcome == "told" or told else "cut"
@@ -120,31 +134,45 @@ def changes(of: Shape, disk: Platter) -> set[str]:
 def read(of: Shape, store: esker.Store, shard: Shard) -> Got:
     """All of a shard, resumed behind every error that says where it ends."""
     name, number = shard
-    truth = of.truth[shard]
-    lost, named, blind = set(truth), set(), []
+    truth, deleted = of.truth[shard], of.deleted.get(shard, {})
+    absent = deleted.keys() | of.pending
+    lost, named, blind, back = set(truth), set(), [], set()
     at = 0
+
+    def over(offset: int) -> int:
+        """The place that one gets to on the way to `offset`: over what was deleted, no further."""
+        return next((o for o in range(at, offset) if o not in absent), max(at, offset))
+
     for _ in range(RESUMES):
         try:
             topic = store[name]
             for item in topic.batches(at, shard=number, gaps="yield"):
                 if isinstance(item, esker.Gap):
+                    at = over(item.first)
                     assert item.first <= at <= item.last, f"a gap {item}, expected at {at}"
                     named.update(offset for offset in lost if at <= offset <= item.last)
                     at = item.last + 1
                     continue
+                at = over(item.first)
                 assert item.first == at, f"{shard}: offset {item.first} where {at} should be"
                 for record in item.records():
-                    assert record == truth.get(at), f"{shard}: a record that nobody wrote: {record}"
+                    at = over(record.offset) if absent else at
+                    known = truth.get(at) or deleted.get(at)
+                    assert record == known, f"{shard}: a record that nobody wrote: {record}"
+                    if at in deleted:
+                        back.add(at)
                     lost.discard(at)
                     at += 1
             if lost:
                 end = topic.end(shard=number)
+                at = over(end)
                 assert at >= end, f"{shard}: reading ended at {at}, the topic ends at {end}"
-            return Got(lost, named & lost, blind, at)
+            return Got(lost, named & lost, blind, at, back)
         except esker.Corruption as problem:
             if problem.first is None or problem.last is None:
                 blind.append(problem)
                 break
+            at = over(problem.first)
             _check_place(problem, at)
             named.update(offset for offset in lost if at <= offset <= problem.last)
             at = problem.last + 1
@@ -153,7 +181,7 @@ def read(of: Shape, store: esker.Store, shard: Shard) -> Got:
             break
     else:
         raise AssertionError(f"{shard}: no end after {RESUMES} errors")
-    return Got(lost, named & lost, blind, at)
+    return Got(lost, named & lost, blind, at, back)
 
 
 def _check_place(problem: esker.Corruption, at: int) -> None:
@@ -255,6 +283,46 @@ def _was_so_once(of: Shape, now: Any, shard: Shard) -> bool:
             cut = path.endswith(".journal") and 0 < len(data) < len(before)
             return before.startswith(data.rstrip(b"\0")) and not cut
     return False
+
+
+def page_of(of: Shape, now: Any, shard: Shard) -> State | None:
+    """What the state page of a shard says, if it is one of this shard's."""
+    data = bytes(now.get(f"{of.folders()[shard]}/state", b""))
+    slots = (
+        state_format.decode_slot(data[at : at + state_format.SLOT_SIZE])
+        for at in state_format.SLOT_POSITIONS
+    )
+    whole = [slot for slot in slots if isinstance(slot, State)]
+    newest = max(whole, key=lambda slot: slot.generation, default=None)
+    mine = _store_of(of, shard)
+    return newest if newest is not None and newest.store == mine else None
+
+
+def _store_of(of: Shape, shard: Shard) -> bytes:
+    return bytes(of.disk.files[f"{of.folders()[shard]}/state"][96:112])
+
+
+def deletions_forgotten(of: Shape, now: Any, shard: Shard) -> bool:
+    """Whether nothing that is left can tell what was deleted."""
+    page, before = page_of(of, now, shard), page_of(of, of.disk.files, shard)
+    assert before is not None
+    folder = of.folders()[shard]
+    if page is not None:
+        path = f"{folder}/state"
+        slots = [slice(at, at + state_format.SLOT_SIZE) for at in state_format.SLOT_POSITIONS]
+        lost = all(now[path][slot] != of.disk.files[path][slot] for slot in slots)
+        return lost and (page.marks, page.marks_end) != (before.marks, before.marks_end)
+    left = [p for p in now if names.parse_deletions(p.removeprefix(f"{folder}/"))]
+    return all(_whole_deletions(of, path, bytes(now[path])) for path in left)
+
+
+def _whole_deletions(of: Shape, path: str, data: bytes) -> bool:
+    """Whether a file of deletions ends early, and behind a frame: as it was some time before."""
+    header = marks_format.decode_header(data[: marks_format.HEADER_SIZE])
+    if isinstance(header, str) or not bytes(of.disk.files.get(path, b"")).startswith(data):
+        return False
+    found = list(marks_format.decode_frames(data, marks_format.HEADER_SIZE, header.salt))
+    return bool(found) and not any(isinstance(item, marks_format.Flaw) for item in found)
 
 
 def journalled_below(of: Shape, path: str, data: bytes, shard: Shard) -> int:

@@ -4,8 +4,8 @@ A `Shape` is a disk full of bytes and the truth about it: every record that was 
 shard and offset. Shapes are made on a simulated disk, once, and then live on a `Platter`, a disk in
 memory that is cheap to copy and to damage. All of them together have each kind of file that there
 is: identity, catalogs, state pages, counters, locks, journals, logs with a synced and an unsynced
-part, rolled logs, sealed segments of one frame and of many, compressed and not, with a hole, and
-what lies in quarantine.
+part, rolled logs, sealed segments of one frame and of many, compressed and not, with a hole, files
+of deletions, and what lies in quarantine.
 
 They are small on purpose. The sweep damages every byte, and what it costs to look at one damage is
 what it costs to open and read the store.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
@@ -25,7 +26,7 @@ from esker.format import frame, names
 from esker.format import segment as segment_format
 from esker.storage.files import Holder, told
 from esker.storage.memory import MemoryFile, MemoryFiles, MemoryLock
-from esker.testing import LOST, Fate, ManualClock, SimulatedDisk
+from esker.testing import LOST, Fate, Fault, ManualClock, SimulatedDisk
 
 ROOT: Final = "/store"
 OPTIONS: Final[dict[str, Any]] = {
@@ -141,6 +142,8 @@ class Shape(NamedTuple):
     salts: dict[str, int]  # of each segment, by path
     weak: frozenset[str]  # topics of class disk: they go on above a ceiling
     unclosed: bool
+    deleted: Truth  # records that were deleted one by one: they must not come back
+    pending: frozenset[int]  # offsets whose deletion was interrupted
 
     def shard_of(self, path: str) -> Shard | None:
         """The shard whose directory a path lies in."""
@@ -212,7 +215,10 @@ def _frames(disk: Platter, folders: dict[Shard, str]) -> tuple[dict[Shard, list[
     return found, salts
 
 
-def _shape(name: str, before: SimulatedDisk, after: SimulatedDisk, wrote: Truth) -> Shape:
+def _shape(
+    name: str, before: SimulatedDisk, after: SimulatedDisk, wrote: Truth,
+    deleted: Truth | None = None, pending: frozenset[int] = frozenset(),
+) -> Shape:  # fmt: skip
     """The shape of a disk; `wrote` has what may be there, and the engine may not add to it."""
     disk = _on_platter(after)
     with opened(disk.copy()) as store:
@@ -220,7 +226,10 @@ def _shape(name: str, before: SimulatedDisk, after: SimulatedDisk, wrote: Truth)
         weak = frozenset(n for n in store if store[n].options.durability == "disk")
     for shard, records in truth.items():
         assert records == {o: r for o, r in wrote[shard].items() if o in records}, shard
-    bare = Shape(name, disk, _on_platter(before), truth, gaps, {}, {}, weak, False)
+        assert not records.keys() & (deleted or {}).get(shard, {}).keys(), shard
+    bare = Shape(
+        name, disk, _on_platter(before), truth, gaps, {}, {}, weak, False, deleted or {}, pending
+    )
     frames, salts = _frames(disk, bare.folders())
     with opened(disk.copy(), "r") as store:
         unclosed = not store.recovery.clean  # also where only a journal is left
@@ -409,9 +418,60 @@ def committed() -> Shape:
     return _shape("committed", before, after, wrote)
 
 
+def _with_tags(topic: esker.Topic, batches: range) -> None:
+    for batch in batches:
+        topic.append_many(_rich(batch, 4), wait=True)
+
+
+def _marked(store: esker.Store, *tags: str) -> Truth:
+    """The records with these tags."""
+    return {
+        shard: {offset: record for offset, record in records.items() if record.tag in tags}
+        for shard, records in contents(store)[0].items()
+    }
+
+
+def deleted() -> Shape:
+    """Closed cleanly, behind two deletions by tag: a file of two frames."""
+    disk = SimulatedDisk(8)
+    with opened(disk) as store:
+        topic = store.create("t", durability="fsync", segment_bytes=4096)
+        _with_tags(topic, range(3))
+        wrote, gone = contents(store)[0], _marked(store, "tag-1", "tag-2")
+        assert topic.delete(tag="tag-1") == 3
+        before = disk.kill()
+        assert topic.delete(tag_prefix="tag-2") == 3
+    return _shape("deleted", before, disk.kill(), wrote, gone)
+
+
+def erased() -> Shape:
+    """Killed: the first file of deletions had made way for a second one, in which stands a deletion
+    that the state page does not tell of, behind two that it does."""
+    disk = SimulatedDisk(9)
+    store = opened(disk)
+    topic = store.create("t", durability="fsync", segment_bytes=4096)
+    _with_tags(topic, range(2))
+    topic.append(b"about to go", tag="last", wait=True)
+    wrote, gone = contents(store)[0], _marked(store, "tag-1", "tag-2")
+    disk.fail(Fault(errno.EIO, inside="deletions"))
+    with suppress(esker.StorageError):
+        topic.delete(tag="tag-1")
+    disk.heal()
+    assert topic.delete(tag="tag-1") == 2
+    before = disk.kill()
+    assert topic.delete(tag="tag-2") == 2
+    dies = patch.object(topic._shards[0], "_store_state", side_effect=KeyboardInterrupt)
+    with suppress(KeyboardInterrupt), dies:
+        topic.delete(tag="last")
+    after = disk.kill()
+    abandon(store)
+    return _shape("erased", before, after, wrote, gone, frozenset({8}))
+
+
 MAKERS: Final[dict[str, Callable[[], Shape]]] = {
     "closed": closed, "rich": rich, "sealed": sealed, "killed": killed, "cut off": cut_off,
-    "journalled": journalled, "redone": redone, "committed": committed,
+    "journalled": journalled, "redone": redone, "committed": committed, "deleted": deleted,
+    "erased": erased,
 }  # fmt: skip
 
 

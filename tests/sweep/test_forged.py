@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import esker
-from esker.format import frame, journal
+from esker.format import frame, journal, marks
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.checksum import MASK64, checksum
@@ -45,8 +45,10 @@ def forgeries(of: Shape) -> Iterator[tuple[str, str, bytes]]:
         elif path.endswith("/state"):
             for begin in state_format.SLOT_POSITIONS:
                 if any(data[begin : begin + 512]):
-                    for at in range(8, 80, 8):
+                    for at in (*range(8, 80, 8), 472, 480):
                         yield from _numbers(path, data, begin + at, 8, [(begin, begin + 504, 0)])
+        elif "/deletions-" in path:
+            yield from _in_deletions(path, data)
         elif "/catalog-" in path:
             yield from _in_catalog(path, data)
         elif path.endswith("/counters"):
@@ -87,6 +89,19 @@ def _in_segment(path: str, data: bytes, salt: int) -> Iterator[tuple[str, str, b
     if path.endswith(".seg"):
         end = len(data) - segment_format.TRAILER_SIZE
         yield from _numbers(path, data, end + 8, 8, [(end, end + 24, 0)])
+
+
+def _in_deletions(path: str, data: bytes) -> Iterator[tuple[str, str, bytes]]:
+    header = marks.decode_header(data[: marks.HEADER_SIZE])
+    assert not isinstance(header, str)
+    for at, width in ((8, 8), (16, 8), (24, 4), (48, 8)):
+        yield from _numbers(path, data, at, width, [(0, 56, 0)])
+    at, salt = marks.HEADER_SIZE, header.salt
+    while isinstance(head := frame.decode_header(data, at, at, salt), frame.Header):
+        own = (at, at + 56, (salt + at) & MASK64)
+        for field in (8, 12, 16, 20, 40, 44):
+            yield from _numbers(path, data, at + field, 4, [own])
+        at += head.size
 
 
 def _in_footer(

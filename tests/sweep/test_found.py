@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.testing import SimulatedDisk
 from tests.sweep.damages import Damage
 from tests.sweep.judge import look, read, watchdog
 from tests.sweep.shapes import ROOT, Platter, abandon, opened, shape
@@ -140,3 +141,62 @@ def test_any_number_in_a_counters_page_can_be_counted_on_from() -> None:
         disk = of.disk.copy()
         disk.files[f"{SHARD}/counters"][at : at + 8] = b"\xff" * 8
         look(of, disk, "rw")
+
+
+# ---- deletions -------------------------------------------------------------------------------
+
+
+def _two_deletions() -> SimulatedDisk:
+    """Killed behind the second one."""
+    disk = SimulatedDisk(7)
+    store = opened(disk)
+    topic = store.create("t", durability="fsync")
+    for tag in ("a", "b", "c"):
+        topic.append(tag.encode(), tag=tag, wait=True)
+    for tag in ("a", "b"):
+        assert topic.delete(tag=tag) == 1
+    after = disk.kill()
+    abandon(store)
+    return after
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+@pytest.mark.parametrize("slot", [0, 4096])
+def test_a_lost_slot_of_the_state_page_brings_nothing_back(slot: int, mode: str) -> None:
+    """The other slot was from before the last deletion."""
+    disk = _two_deletions()
+    disk.poke(f"{SHARD}/state", slot, bytes(512))
+    store = opened(disk, mode)
+    assert [record.value for record in store["t"].read(gaps="skip")] == [b"c"]
+    abandon(store)
+
+
+def test_a_reader_without_a_state_page_leaves_out_what_was_deleted() -> None:
+    disk = _two_deletions()
+    disk.unlink(f"{SHARD}/state")
+    store = opened(disk, "r")
+    assert [record.value for record in store["t"].read(gaps="skip")] == [b"c"]
+    abandon(store)
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_without_a_state_page_a_damaged_file_of_deletions_is_told(mode: str) -> None:
+    """It was taken for shorter than it had been."""
+    disk = _two_deletions()
+    disk.unlink(f"{SHARD}/state")
+    path = f"{SHARD}/deletions-00000001"
+    disk.poke(path, len(disk.contents()[path]) - 1, b"\x01")
+    store = opened(disk, mode)
+    with pytest.raises(esker.Corruption, match="which records were deleted is not known"):
+        list(store["t"].read(gaps="skip"))
+    abandon(store)
+
+
+def test_a_reader_beside_a_writer_looks_for_deletions_whatever_the_counters_say() -> None:
+    disk = _two_deletions()
+    disk.unlink(f"{SHARD}/counters")  # so that its counts begin at 0 again
+    with opened(disk) as store:
+        store["t"].append(b"d", wait=True)
+        reader = opened(disk, "r")
+        assert [record.value for record in reader["t"].read()] == [b"c", b"d"]
+        abandon(reader)

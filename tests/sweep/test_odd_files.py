@@ -21,7 +21,7 @@ from tests.sweep.shapes import ROOT, Shape, shape
 
 pytestmark = [pytest.mark.crash]
 
-SHAPES = ("closed", "sealed", "killed")
+SHAPES = ("closed", "sealed", "killed", "deleted")
 
 
 def _directory(path: Path, elsewhere: Path) -> None:

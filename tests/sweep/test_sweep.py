@@ -20,14 +20,17 @@ from typing import Any, Final
 import pytest
 
 import esker
+from esker.format.state import SLOT_POSITIONS, State, decode_slot
 from tests.suites import SCALE, SEED, Suite, Tallies, scaled
 from tests.sweep.damages import Damage, all_damages
 from tests.sweep.judge import (
     changes,
     changes_of,
     check_evidence,
+    deletions_forgotten,
     look,
     may_be_lost,
+    page_of,
     read,
     watchdog,
 )
@@ -51,6 +54,8 @@ def _singles() -> list[tuple[str, Damage]]:
         of, paths = shape(name), None
         if name in BY_JOURNAL:
             paths = [path for path in of.disk.files if path.endswith(".journal")]
+        elif of.deleted:
+            paths = [p for p in sorted(of.disk.files) if p.endswith("/state") or "/deletions-" in p]
         found += ((name, damage) for damage in all_damages(of, paths))
     return found
 
@@ -136,11 +141,31 @@ def _matters(of: Shape, disk: Platter, path: str) -> bool:
     An empty state page in a shard without segments is also what a death before its first sync
     leaves, so nobody can tell the one from the other.
     """
+    if path.endswith("/state") and _same_slots(of, disk, path):
+        return False
     folder = path.removesuffix("state")
     if path.endswith("/state") and not any(disk.files.get(path, b"")):
         return any(p.startswith(folder) and p.endswith((".log", ".seg")) for p in of.disk.files)
     before, after = of.disk.files.get(path, b""), disk.files.get(path, b"")
+    if "/deletions-" in path and before and of.pending:  # what is behind it counts for nobody
+        page = page_of(of, of.disk.files, next(iter(of.truth)))
+        assert page is not None
+        before, after = before[: page.marks_end], after[: page.marks_end]
     return bytes(before).rstrip(b"\0") != bytes(after).rstrip(b"\0")
+
+
+def _same_slots(of: Shape, disk: Platter, path: str) -> bool:
+    """Whether a state page is as good as before: the slot is gone that was written last, but the
+    other one says the same; or the two have changed places."""
+    page = bytes(disk.files.get(path, b""))
+    slots = [decode_slot(page[at : at + 512]) for at in SLOT_POSITIONS]
+    shards = [shard for shard in of.truth if path.startswith(of.folders()[shard] + "/")]
+    if any(page[512:4096]) or len(page) > 4608 or not shards:
+        return False
+    turns = [slot.generation for slot in slots if isinstance(slot, State)]
+    now, before = (page_of(of, each.files, shards[0]) for each in (disk, of.disk))
+    same = now is not None and before is not None and now[2:] == before[2:]
+    return same and len(turns) == 2 and abs(turns[0] - turns[1]) == 1
 
 
 def _can_be_repaired(of: Shape, disk: Platter, suite: Suite) -> None:
@@ -160,6 +185,8 @@ def _can_be_repaired(of: Shape, disk: Platter, suite: Suite) -> None:
         for shard in of.truth:
             got = read(of, store, shard)
             assert not got.blind or isinstance(got.blind[0], esker.TopicNotFound), got.blind
+            told = any("may be back" in action.reason for action in done.actions)
+            assert not got.back or told or deletions_forgotten(of, before, shard), got.back
 
 
 def _can_be_written_to(of: Shape, disk: Platter, suite: Suite) -> None:
@@ -168,16 +195,21 @@ def _can_be_written_to(of: Shape, disk: Platter, suite: Suite) -> None:
     suite.also["written to"] += 1
     wrote: dict[Any, int] = {}
     could: dict[Any, set[int]] = {}
+    refused = False  # to readers, because what was deleted is not known
     try:
         with opened(disk) as store:
             for shard, records in of.truth.items():
                 if not records:
                     continue
-                could[shard] = read(of, store, shard).lost
+                got = read(of, store, shard)
+                could[shard] = got.lost
+                refused = refused or (bool(got.blind) and bool(of.deleted))
                 with suppress(esker.EskerError):
                     wrote[shard] = int(store[shard[0]].append(NEW, wait=True))
     except esker.EskerError:
         pass  # told; see `look`
+    if refused and wrote:
+        esker.repair(ROOT, files=disk)
     with opened(disk, "r") if wrote else nullcontext() as store:
         for shard, offset in wrote.items():
             cut = may_be_lost(of, before, changes_of(of, before), shard)[1]

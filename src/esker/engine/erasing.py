@@ -3,7 +3,8 @@
     find      the records that match, up to where the shard ended when the call was made: by the
               index of their tags in sealed segments (storage/tags.py), in the log by looking
     write     their offsets as bitmaps into the shard's file of deletions, synced
-    say       the state page tells how long that file is now, synced: from here on they are deleted
+    say       the state page tells how long that file is now, synced: from here on they are deleted;
+              then in its other slot too, so that damage to one of them costs nothing
     show      readers of this process leave them out; those of others look at the page again
 
 A deletion that is cut short before the page says so has not happened. The page is what counts, so
@@ -17,6 +18,7 @@ sieve.py), and nobody is told of a gap, for it was asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -147,6 +149,8 @@ def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
     # One at a time: a crash finds a file being written, or a page, and never both. And until it is
     # known here, too: or the background would write the page back as it was.
     with shard._state_lock:
+        if shard._state.state is None:  # no page, no deletions: so there is one before the file
+            shard._store_state(clean=False, ceiling=shard.ceiling)
         place = file.append(blocks, after, salt)
         try:
             shard._store_state(clean=False, ceiling=shard.ceiling, marked=place)
@@ -154,6 +158,8 @@ def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
             known = shard._state.state
             if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
                 (file.number, file.end), file.spent, shard.marks = place, False, after  # no calls
+        with suppress(StorageError):  # it counts already
+            shard._store_state(clean=False, ceiling=shard.ceiling)
 
 
 def _sweep(shard: Shard) -> None:

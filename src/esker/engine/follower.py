@@ -205,10 +205,9 @@ class Follower:
         """What was evicted or deleted since, as the state page has it."""
         hint = self._hint()  # before the page is read: what changes meanwhile is looked at again
         for attempt in range(ATTEMPTS):
-            page = StateFile(self.context.files, self.folder)
-            state = page.load()
+            state = StateFile(self.context.files, self.folder).load()
             try:
-                self._find_marks(state, page.damage)
+                self._find_marks(state)
                 break
             except StorageError:  # replaced by another file, and unlinked, under our eyes
                 if attempt + 1 == ATTEMPTS:
@@ -219,11 +218,12 @@ class Follower:
         self._floor = hint
         return state
 
-    def _find_marks(self, state: State | None, damage: str) -> None:
+    def _find_marks(self, state: State | None) -> None:
         owner = (self.entry.id, self.number, self.context.store)
-        if state is not None and (state.topic, state.shard, state.store) != owner:
-            state, damage = None, "the state of another shard"
-        known = marks.counting(self.context.files, self.folder, state, damage, owner)
+        if state is not None and (state.topic, state.shard, state.store) == owner:
+            known = (state.marks, state.marks_end)
+        else:  # as recovery has it: what was deleted stays deleted
+            known = marks.newest(self.context.files, self.folder)
         if known == self._marked:
             return
         try:

@@ -43,7 +43,7 @@ from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, join
 from esker.storage.log import LogSegment
-from esker.storage.marks import counting
+from esker.storage.marks import newest
 from esker.storage.marks import tidy as tidy_marks
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
@@ -520,7 +520,8 @@ def _store(
     marked, owner = (0, 0), (entry.id, number, context.store)
     folder = shard_folder(context.root, entry.id, number)
     if entry.options.durability != "ephemeral":  # what was deleted stays deleted
-        marked = counting(context.files, folder, old, page.damage, owner)
+        known = (old.marks, old.marks_end) if old is not None else None
+        marked = known or newest(context.files, folder)
     try:
         page.store(
             State(

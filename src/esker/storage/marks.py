@@ -18,8 +18,7 @@ import pyarrow as pa
 from esker.errors import Corruption, FormatTooNew
 from esker.format import marks as fmt
 from esker.format import names
-from esker.format.marks import BITMAP, BLOCK, Blocks, Deletion, Flaw, MarksHeader
-from esker.format.state import State
+from esker.format.marks import BITMAP, BLOCK, Blocks, Flaw, MarksHeader
 from esker.storage.files import File, Files, join
 
 REWRITE_BYTES: Final = 1 << 20  # a file below this is never too long
@@ -199,20 +198,14 @@ class UnknownMarks(Marks):
         return True
 
 
-def counting(
-    files: Files, folder: str, state: State | None, damage: str, owner: tuple[int, int, bytes]
-) -> tuple[int, int]:
-    """Which file of deletions counts, and how much of it.
+def newest(files: Files, folder: str) -> tuple[int, int]:
+    """The newest file of deletions, all of it, for a shard that lost its page.
 
-    What the page says. A slot of it that is damaged may have told of more: then it is the newest
-    file, all of it, and whoever finds that not to be whole is told so. Where there never was a
-    page, a crash may have left half of a first deletion, and what is whole counts.
+    Nobody can say any more how much of it counts. What is not whole is not passed over: then it is
+    for a repair to say that deleted records may be back.
     """
-    told = (state.marks, state.marks_end) if state is not None else (0, 0)
-    if damage:
-        number = max(numbers(files, folder), default=0)
-        return max(told, (number, _size(files, folder, number))) if number else told
-    return told if state is not None else newest(files, folder, owner)
+    number = max(numbers(files, folder), default=0)
+    return (number, _size(files, folder, number)) if number else (0, 0)
 
 
 def _size(files: Files, folder: str, number: int) -> int:
@@ -245,25 +238,6 @@ def tidy(files: Files, folder: str, number: int, end: int, owner: tuple[int, int
             file.close()
 
 
-def newest(files: Files, folder: str, owner: tuple[int, int, bytes]) -> tuple[int, int]:
-    """The newest file of deletions and how far it is whole, for a shard that never had a page.
-
-    A file that has no whole deletion was being made when its writer died: the one before it holds
-    all that was ever acknowledged.
-    """
-    for number in reversed(numbers(files, folder)):
-        data, header = _read(files, join(folder, names.deletions(number)))
-        if isinstance(header, str) or header != (number, *owner, header.salt):
-            continue
-        end = 0
-        for found in fmt.decode_frames(data, fmt.HEADER_SIZE, header.salt):
-            if isinstance(found, Deletion) and not found.more:
-                end = found.end
-        if end:
-            return number, end
-    return 0, 0
-
-
 def read_marks(
     files: Files, folder: str, number: int, end: int, owner: tuple[int, int, bytes]
 ) -> tuple[Marks, MarksHeader]:
@@ -282,13 +256,15 @@ def read_marks(
         raise Corruption(
             f"{end - len(data)} bytes of it are missing", path=path, position=len(data)
         )
-    marks = Marks()
+    marks, more = Marks(), False
     for found in fmt.decode_frames(data, fmt.HEADER_SIZE, header.salt):
         if isinstance(found, Flaw):
             raise Corruption(found.reason, path=path, position=found.position)
         marks.add(found.blocks)
-    if not marks:  # nobody makes an empty one
-        raise Corruption("no deletion is in it", path=path, position=fmt.HEADER_SIZE)
+        more = found.more
+    if more or not marks:  # nobody makes an empty one
+        reason = "it ends inside a deletion" if more else "no deletion is in it"
+        raise Corruption(reason, path=path, position=end)
     return marks, header
 
 

@@ -14,6 +14,8 @@ call against the rules below. What breaks one is kept in `violations`; `check` r
                 begins behind them, or its topic's directory has the name of a deleted one
     state       a state page says "closed" of a log that is not durable up to there, or its second
                 slot is written before the first was synced
+    deletions   a state page names a file of deletions that is not durable up to there, or one is
+                changed below what a page may say, or deleted while a page may name it
     ceiling     a record of class `disk` is written at or above the ceiling that is durable
     watermark   a frame says that more of its log is durable than is (also: journals)
     ack         `durable` is published in the counters page, which every answer follows, for
@@ -71,7 +73,7 @@ class Node:
         self.entries: _Vouched = []  # of a journal, written and not yet synced
         self.vouches: _Vouched = []  # and synced
         self.slot = -1  # of a state page: where one was written that is not yet synced
-        self.limits = (0, 0)  # the ceiling and the floor in it
+        self.limits = (0, 0, (0, 0))  # the ceiling, the floor and the deletions in it
 
     @property
     def in_file(self) -> int:
@@ -127,6 +129,7 @@ class Monitor:
         self._folders: dict[str, bool] = {}  # whether the name of one that was made is durable
         self._ceilings: dict[str, int] = {}  # by shard, durable
         self._floors: dict[str, int] = {}  # by shard, durable: the first offset that is not deleted
+        self._marks: dict[str, list[tuple[int, int]]] = {}  # by shard: what a page may name
         self._told: dict[str, int] = {}  # by shard: `durable` as it was last published
         self._open = 0
         self.recoveries = 0  # at work: they write frames again that were made before
@@ -158,8 +161,7 @@ class Monitor:
             if mode == "rw" and node.header is None and path.endswith(".log"):
                 self._learn(node)
             elif base_name(path) == names.STATE and parent(path) not in self._ceilings:
-                ceiling, floor = _limits(self._content(path))
-                self._ceilings[parent(path)], self._floors[parent(path)] = ceiling, floor
+                self._found(parent(path), _limits(self._content(path)))
             return MonitoredFile(self, file, node)
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
@@ -181,6 +183,8 @@ class Monitor:
                 del self._nodes[parent(old)][base_name(old)]
                 node.path, node.settled = new, False
                 self._nodes.setdefault(parent(new), {})[base_name(new)] = node
+            if base_name(new) == names.STATE:
+                self._found(parent(new), _limits(self._content(new)))
 
     def unlink(self, path: str) -> None:
         with self.guard:
@@ -250,8 +254,15 @@ class Monitor:
         return inside[base_name(path)]
 
     def _forget(self) -> None:
-        for known in (self._nodes, self._folders, self._ceilings, self._floors, self._told):
+        for known in (
+            self._nodes, self._folders, self._ceilings, self._floors, self._marks, self._told,
+        ):  # fmt: skip
             known.clear()
+
+    def _found(self, folder: str, limits: tuple[int, int, tuple[int, int]]) -> None:
+        """What the state page of a shard says, durably."""
+        self._ceilings[folder], self._floors[folder], marks = limits
+        self._marks[folder] = [marks]
 
     def closed(self) -> None:
         with self.guard:
@@ -307,6 +318,8 @@ class Monitor:
                 self._journal_may_go(path)
             elif names.parse_catalog(name) is not None:
                 self._catalog_may_go(path)
+            elif names.parse_deletions(name) is not None:
+                self.unchanged(path, -1, "deleted")
 
     def _segment_may_go(self, path: str) -> None:
         topic = parent(parent(path))
@@ -369,6 +382,14 @@ class Monitor:
             self._writing_state(node, position, parts)
         elif name.endswith(".journal"):
             self._writing_journal(node, position, parts)
+        elif names.parse_deletions(name) is not None:
+            self.unchanged(node.path, position, f"written at {position}")
+
+    def unchanged(self, path: str, position: int, what: str) -> None:
+        """A file of deletions must not change below a length that a state page may give."""
+        for number, end in self._marks.get(parent(path), []):
+            if number == names.parse_deletions(base_name(path)) and position < end:
+                self.broken("deletions", path, f"{what}, a page says that {end} bytes of it count")
 
     def _writing_log(self, node: Node, position: int, parts: Sequence[Any]) -> None:
         for part in parts:
@@ -403,7 +424,13 @@ class Monitor:
             return
         if node.slot not in (-1, position):
             self.broken("state", node.path, "a slot was written before the other was synced")
-        node.slot, node.limits = position, (found.ceiling, found.earliest)
+        marks = (found.marks, found.marks_end)
+        node.slot, node.limits = position, (found.ceiling, found.earliest, marks)
+        self._marks.setdefault(parent(node.path), []).append(marks)
+        file = self._known(join(parent(node.path), names.deletions(found.marks)))
+        if file is not None and (file.in_file < found.marks_end or not file.settled):
+            said = f"{found.marks_end} bytes of it are said to count, durable are {file.in_file}"
+            self.broken("deletions", file.path, said if file.settled else "its name is not durable")
         if not found.clean or not found.segment:
             return
         for name, log in self._nodes[parent(node.path)].items():
@@ -428,8 +455,8 @@ class Monitor:
     def synced(self, node: Node, entries: int) -> None:
         """After a sync: what it made durable besides the file itself."""
         if node.slot >= 0:
-            folder, node.slot = parent(node.path), -1
-            self._ceilings[folder], self._floors[folder] = node.limits
+            node.slot = -1
+            self._found(parent(node.path), node.limits)
         if entries and node.named:
             root = parent(parent(node.path))
             node.vouches += node.entries[:entries]
@@ -524,6 +551,8 @@ class MonitoredFile:
             with monitor.guard:
                 if node.mapped or node.path.endswith(".seg"):
                     monitor.broken("immutable", node.path, f"cut to {size}")
+                if names.parse_deletions(base_name(node.path)) is not None:
+                    monitor.unchanged(node.path, size, f"cut to {size}")
                 node.cut(size)
         self._file.truncate(size)
 
@@ -607,18 +636,18 @@ def _unhindered(files: Any) -> Iterator[None]:
         files.faults = faults
 
 
-def _limits(page: bytes) -> tuple[int, int]:
-    """The ceiling and the floor that a state page gives."""
+def _limits(page: bytes) -> tuple[int, int, tuple[int, int]]:
+    """The ceiling, the floor and the file of deletions that a state page gives."""
     slots = (
         state_format.decode_slot(page[at : at + state_format.SLOT_SIZE])
         for at in state_format.SLOT_POSITIONS
     )
     whole = [
-        (slot.generation, slot.ceiling, slot.earliest)
+        (slot.generation, slot.ceiling, slot.earliest, (slot.marks, slot.marks_end))
         for slot in slots
         if not isinstance(slot, str)
     ]
-    return max(whole, default=(0, 0, 0))[1:]
+    return max(whole, default=(0, 0, 0, (0, 0)))[1:]
 
 
 def _end(data: bytes) -> int:

@@ -16,6 +16,7 @@ from typing import Final
 from esker.errors import StorageError
 from esker.format import catalog as catalog_format
 from esker.format import counters as counters_format
+from esker.format import marks as marks_format
 from esker.format import names
 from esker.format import segment as segment_format
 from esker.format import state as state_format
@@ -25,6 +26,8 @@ from esker.format.state import State
 from esker.records import Gap
 from esker.storage.counters import Counters, Published
 from esker.storage.files import Files, Holder, join, parent
+from esker.upkeep import deletions
+from esker.upkeep.deletions import Deletions
 from esker.upkeep.examine import Examined, directory_flaw, examine
 from esker.upkeep.report import KINDS, Problem, Severity
 
@@ -52,6 +55,9 @@ class Inspection:
         self.state: State | None = None
         self.clean = False  # closed cleanly, and the files agree
         self.segments: list[Examined] = []
+        self.marked = (0, 0)  # the file of deletions that counts, and how far
+        self.deletions: Deletions | None = None  # what was found in it
+        self.deleted = 0  # how many records of `segments` it deletes
         self.files = 0
         self.bytes = 0
 
@@ -123,6 +129,7 @@ class _Inspector:
         if found.entry.options.durability == "ephemeral":
             for name in listed:
                 found.say("stranger", self.path(name), "a segment of a topic that keeps none")
+            self.other_deletions(0, "stranger", "deletions of a topic that keeps none")
             return
         found.clean = found.holder is None and self.closed_cleanly(listed)
         for index, name in enumerate(listed):
@@ -137,6 +144,7 @@ class _Inspector:
                 self.expect(seen, following)
             self.judge(seen, following, proven=self.proven(seen, last_sealed))
         self.sequence()
+        self.deletions(used=bool(listed) or self.durable > 0)
         if found.holder is None:
             self.ending()
 
@@ -159,6 +167,8 @@ class _Inspector:
                     found.say("leftover", path, "a file that was being made")
             elif names.parse_staged(name) is not None:
                 continue  # nobody reads it before it is attached
+            elif names.parse_deletions(name) is not None:
+                continue  # see `deletions`
             elif name not in (names.STATE, names.COUNTERS, names.LOCK):
                 found.say("stranger", path, "not a file of Esker's")
         sealed = {(name.segment, name.base) for name in segments if name.sealed}
@@ -204,7 +214,7 @@ class _Inspector:
         found.files += 1
         found.bytes += len(data)
         whole: list[State] = []
-        damaged = []
+        damaged, empty = [], []
         for position in state_format.SLOT_POSITIONS:
             slot = state_format.decode_slot(data[position : position + state_format.SLOT_SIZE])
             if isinstance(slot, State):
@@ -213,10 +223,17 @@ class _Inspector:
                 found.say("newer", path, slot, position)
             elif slot:
                 damaged.append((position, slot))
+            else:
+                empty.append(position)
         found.state = max(whole, key=lambda slot: slot.generation, default=None)
         for position, reason in damaged:
             severity: Severity = "warning" if whole else "error"
             found.say("state", path, reason, position, severity=severity)
+        if found.state is not None and found.state.generation > 1:  # then both were written
+            for position in empty:
+                found.say("state", path, "an empty slot", position, severity="warning")
+        if len(whole) == 2 and abs(whole[0].generation - whole[1].generation) != 1:
+            found.say("state", path, "slots that were not written in turn", 8, severity="warning")
         self._state_belongs(path, data)
 
     def _state_belongs(self, path: str, data: bytes) -> None:
@@ -482,6 +499,89 @@ class _Inspector:
             found.say(kind, after.path, f"it says that the segment before it ended at {said}", 80,
                       said, end - 1)  # fmt: skip
 
+    # -- deletions --
+
+    def deletions(self, used: bool) -> None:
+        """The file of deletions that counts, if there is one, and those that do not.
+
+        The state page says which; where the page is lost, recovery takes the newest, all of it.
+        """
+        found = self.found
+        for _ in range(ATTEMPTS):
+            state = found.state if found.holder is None else self._state_now()
+            number, end = (state.marks, state.marks_end) if state is not None else (0, 0)
+            if state is None and used:
+                number = max(deletions.listed(self.files, self.folder), default=0)
+            said = self._one_file(number, None if state is None else end)
+            if not said or found.holder is None or self._state_now() == state:
+                break  # else it was replaced by another one under our eyes
+        found.problems += said
+        found.marked = (number, found.deletions.size if state is None and found.deletions else end)
+        if found.deletions is not None:
+            found.files += 1
+            found.bytes += found.deletions.size
+            found.deleted = deletions.count(found.deletions.blocks, found.segments)
+        if found.holder is None:
+            self.other_deletions(number, "leftover", "deletions that no state page names")
+
+    def _one_file(self, number: int, end: int | None) -> list[Problem]:
+        """What is wrong with a file of deletions."""
+        found, said = self.found, Inspection(self.folder, self.found.entry, self.found.number)
+        found.deletions = None
+        if not number:
+            return []
+        path = join(self.folder, names.deletions(number))
+        if not self.files.kind(path):
+            said.say("deletions", path, "the file of deletions is missing")
+            return said.problems
+        owner = (found.entry.id, found.number, self._store_id())
+        try:
+            seen = found.deletions = deletions.look(self.files, self.folder, number, end, owner)
+        except StorageError as problem:
+            said.say("unreadable", path, str(problem))
+            return said.problems
+        for start, stop, reason in seen.refused:
+            said.say("unreadable", path, f"{reason} (up to byte {stop})", start)
+        if seen.newer:
+            said.say("newer", path, f"deletions of {seen.newer}", 4)
+        for position, reason in seen.flaws:
+            said.say("deletions", path, reason, position)
+        for position in seen.untidy:
+            said.say("padding", path, "padding that is not zero", position)
+        if end is not None and seen.size > end and found.holder is None:
+            said.say("trailing", path, "bytes behind its end", end)
+        return said.problems
+
+    def _store_id(self) -> bytes:
+        return self.store or (self.found.state.store if self.found.state is not None else b"")
+
+    def _state_now(self) -> State | None:
+        try:
+            data = self._read(join(self.folder, names.STATE), state_format.FILE_SIZE)
+        except StorageError:
+            return None
+        slots = (
+            state_format.decode_slot(data[at : at + state_format.SLOT_SIZE])
+            for at in state_format.SLOT_POSITIONS
+        )
+        whole = [slot for slot in slots if isinstance(slot, State)]
+        return max(whole, key=lambda slot: slot.generation, default=None)
+
+    def other_deletions(self, number: int, kind: str, reason: str) -> None:
+        for other in deletions.listed(self.files, self.folder):
+            if other == number:
+                continue
+            path = join(self.folder, names.deletions(other))
+            try:
+                data = self._read(path, marks_format.HEADER_SIZE)
+            except StorageError:
+                data = b""
+            header = marks_format.decode_header(data)
+            if isinstance(header, str) and header.startswith("version"):
+                self.found.say("newer", path, f"deletions of {header}", 4)
+            else:
+                self.found.say(kind, path, reason)
+
     # -- the end --
 
     def ending(self) -> None:
@@ -492,8 +592,9 @@ class _Inspector:
         self._lost_end(there)
         if state is None:
             if there:
-                # A crash leaves a log without a state page, but never neither of them.
-                lost = found.weak or there[-1].name.sealed
+                # A crash leaves a log without a state page, but never neither of them, and no
+                # file of deletions without one.
+                lost = found.weak or there[-1].name.sealed or bool(found.marked[0])
                 if lost and not any(problem.path == path for problem in found.problems):
                     found.say("state", path, "there is no state page")
                 else:

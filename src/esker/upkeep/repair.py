@@ -15,6 +15,7 @@ is a separate act because it declares records lost. It does, in this order:
     frames       damaged frames of a segment: replaced by a hole of the same size
     footers      a directory or a hash that does not fit: built again from the frames
     sequence     a missing segment: an empty one in its place, and a gap named behind it
+    deletions    a damaged file of deletions: a new one, with all that can be read of the old one
     strangers    files that are not Esker's: set aside
 
 A **hole** is a frame that says "rows a to b were lost here". Everything else in the file keeps its
@@ -44,6 +45,7 @@ from esker.options import is_evicting
 from esker.storage.catalog import CatalogFile
 from esker.storage.files import SYSTEM_FILES, Files, Holder, absolute, join, parent, replace_file
 from esker.upkeep import mend
+from esker.upkeep.deletions import mend_deletions
 from esker.upkeep.examine import PIECE, Examined
 from esker.upkeep.inspection import Inspection, inspect_shard
 from esker.upkeep.mend import Evidence
@@ -61,7 +63,7 @@ _OUTSIDE = {"header", "foreign", "misnamed", "unreadable"}
 # Problems inside of segments and between them.
 _INSIDE = {
     "frame", "truncated", "missing_segment", "chain", "timestamps", "footer", "directory",
-    "file_hash", "padding", "config", "unreadable", "state",
+    "file_hash", "padding", "config", "unreadable", "state", "deletions", "trailing",
 }  # fmt: skip
 
 
@@ -100,7 +102,7 @@ class _Repair:
         if check.store is None:
             raise NotAStore(f"{self.root}: nothing in it tells the id of the store")
         for problem in check.report.problems:
-            if problem.kind == "trailing":
+            if problem.kind == "trailing" and not problem.topic:  # of a shard: see `inside`
                 self.trim(problem)
         if self.catalog(check):
             check = self._again(check)
@@ -358,13 +360,14 @@ class _Repair:
     # -- after recovery --
 
     def inside(self, found: Inspection, store: bytes) -> None:
-        """Frames, footers and the sequence of segments."""
+        """Frames, footers, the sequence of segments, and what was deleted of them."""
         with self.locked(found):
             if not self.dry_run:  # nobody can have changed it between this look and the lock
                 found = inspect_shard(
                     self.files, found.folder, found.entry, found.number, store, locked=True
                 )
                 self._refuse_unread(found.problems, [found])
+            mend_deletions(self.files, found, store, self.evidence, self.act, dry_run=self.dry_run)
             mend_sequence(self.files, found, store, self.evidence, self.act, dry_run=self.dry_run)
 
 

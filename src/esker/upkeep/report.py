@@ -39,6 +39,8 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "file_hash": ("error", _REPAIR),
     "padding": ("warning", _REPAIR),
     "trailing": ("warning", _REPAIR),
+    "deletions": ("error", "restore the file from a backup, or " + _REPAIR + ". Until then nobody "
+                  "can read the shard, for what was deleted is not known"),
     "torn_tail": ("warning", _OPEN),
     "unclean": ("warning", _OPEN),
     "leftover": ("warning", _OPEN),
@@ -92,6 +94,7 @@ class Verification(msgspec.Struct):
     frames: int = 0
     records: int = 0
     seconds: float = 0.0
+    deleted: int = 0  # of these records: marked as deleted, one by one
 
     @property
     def ok(self) -> bool:
@@ -154,6 +157,7 @@ ACTIONS: Final[dict[str, str]] = {
     "trimmed": "bytes behind the end of a file were cut off",
     "directory": "the missing directory of a shard was made",
     "state": "the state page was written again",
+    "deletions": "the file of deletions was written again from what can be read of it",
     "set_aside": "a file was moved to quarantine/",
 }
 
@@ -226,6 +230,8 @@ def _totals(found: Verification) -> str:
         f"{found.records:,} records in {found.frames:,} frames, {found.segments:,} segments and "
         f"{found.files:,} files ({size_text(found.bytes)}) {how} in {found.seconds:.2f} s"
     )
+    if found.deleted:
+        text += f", {found.deleted:,} of the records are deleted"
     if found.writers:
         text += f", beside process {', '.join(map(str, found.writers))}"
     return text

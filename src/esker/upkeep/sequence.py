@@ -15,8 +15,9 @@ from esker.format import segment as fmt
 from esker.format import state as state_format
 from esker.format.segment import SegmentHeader
 from esker.format.state import State
-from esker.storage.files import Files, join, replace_file
+from esker.storage.files import Files, join
 from esker.upkeep import mend
+from esker.upkeep.deletions import write_state
 from esker.upkeep.examine import Examined, directory_flaw
 from esker.upkeep.inspection import Inspection
 from esker.upkeep.mend import Evidence
@@ -231,15 +232,14 @@ class _Sequence:
         """The state page agrees with the files, as after a clean close."""
         found, old, log = self.found, self.found.state, self.active
         new = State(
-            flags=state_format.CLEAN, generation=old.generation + 1 if old is not None else 1,
+            flags=state_format.CLEAN, generation=old.generation if old is not None else 0,
             topic=found.entry.id, shard=found.number, epoch=found.entry.epoch,
             ceiling=max(link.end, old.ceiling if old is not None else 0),
             segment=log.name.segment if log is not None else 0,
             end_position=log.size if log is not None else 0, end_offset=link.end,
             earliest=old.earliest if old is not None else 0,
             losses=old.losses if old is not None else (),
-            marks=old.marks if old is not None else 0,
-            marks_end=old.marks_end if old is not None else 0,
+            marks=found.marked[0], marks_end=found.marked[1],
             boot=self.files.boot_id(), store=self.store,
         )  # fmt: skip
         wrong = next((p.reason for p in found.problems if p.kind == "state"), "")
@@ -249,8 +249,7 @@ class _Sequence:
         if not self.dry_run:
             if self.files.kind(path) == "file":
                 kept = self.evidence.copy(path, "state")
-            slot = state_format.encode_slot(new)
-            replace_file(self.files, path, slot.ljust(state_format.FILE_SIZE, b"\0"))
+            write_state(self.files, found.folder, new)
         self.act("state", path, wrong or f"the log ends at offset {link.end}", kept)
 
 

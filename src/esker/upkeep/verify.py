@@ -11,9 +11,9 @@ an entry of the report, and the check goes on behind it. It raises `NotAStore` w
 store, and `FormatTooNew` where a later Esker wrote it.
 
 Every file is looked at: identity, catalogs, journals, commits with what they name, and in each
-shard the state page, the counters page and all segments, frame by frame (see `examine`). With
-deep=False only headers are read: that finds missing and exchanged files and broken chains in little
-time, and no damage inside of frames.
+shard the state page, the counters page, the file of deletions and all segments, frame by frame (see
+`examine`). With deep=False only the headers of segments are read: that finds missing and exchanged
+files and broken chains in little time, and no damage inside of frames.
 
 What a flipped bit can hide in, because nothing covers it: lock files (labels for people), the
 counters page (counts, never data), and bits that are not used at all.
@@ -271,6 +271,7 @@ class Check:
         report.segments += len(found.segments)
         report.frames += sum(seen.frames for seen in found.segments)
         report.records += sum(seen.readable for seen in found.segments)
+        report.deleted += found.deleted
         if found.holder is not None and found.holder.pid not in report.writers:
             report.writers.append(found.holder.pid)
 

@@ -18,7 +18,6 @@ from esker.format import marks as fmt
 from esker.format import names
 from esker.format.checksum import checksum
 from esker.format.marks import BLOCK, MarksHeader
-from esker.format.state import State
 from esker.storage import marks
 from esker.storage.files import SYSTEM_FILES
 from esker.storage.marks import (
@@ -26,7 +25,6 @@ from esker.storage.marks import (
     MarksFile,
     UnknownMarks,
     blocks_of,
-    counting,
     newest,
     read_marks,
 )
@@ -407,7 +405,6 @@ def test_the_file_of_another_shard_is_corruption(other: MarksHeader) -> None:
     files, page, _ = two_deletions()
     files.files[path(1)][:64] = fmt.encode_header(other)
     assert "another shard" in refused(files, page).reason
-    assert newest(files, FOLDER, OWNER) == (0, 0)
 
 
 def later_version(files: MemoryFiles) -> None:
@@ -419,7 +416,7 @@ def later_version(files: MemoryFiles) -> None:
 @pytest.mark.parametrize(
     "read",
     [lambda files: MarksFile(files, FOLDER, STORE, 7, 0).load(1, 100),
-     lambda files: newest(files, FOLDER, OWNER)],
+     lambda files: read_marks(files, FOLDER, *newest(files, FOLDER), OWNER)],
     ids=["load", "newest"],
 )  # fmt: skip
 def test_a_file_of_a_later_version_is_refused_and_not_passed_over(
@@ -467,73 +464,39 @@ def test_who_asks_what_nobody_knows_is_told_why(ask: Callable[[Marks], Any]) -> 
 
 
 def test_a_shard_without_a_page_and_without_a_file_has_no_deletions() -> None:
-    assert newest(disk(), FOLDER, OWNER) == (0, 0)
+    assert newest(disk(), FOLDER) == (0, 0)
 
 
-def test_without_a_page_the_newest_file_counts_as_far_as_it_is_whole() -> None:
+def test_without_a_page_the_newest_file_counts_and_what_is_not_whole_is_told() -> None:
     files, page, begin = two_deletions()
-    assert newest(files, FOLDER, OWNER) == page
+    files.files[path(2)] = files.files.pop(path(1))
+    assert newest(files, FOLDER) == (2, page[1])
+    files.files[path(1)] = files.files.pop(path(2))
     whole = bytes(files.files[path(1)])
-    for size in range(begin, len(whole)):
-        files.files[path(1)] = bytearray(whole[:size])
-        assert newest(files, FOLDER, OWNER) == (1, begin), f"cut at {size}"
-        assert offsets_of(Writer(files, (1, begin)).marks) == {1}
-    files.files[path(1)] = bytearray(whole + b"something that was never finished")
-    assert newest(files, FOLDER, OWNER) == page
-
-
-def test_without_a_page_a_file_that_was_never_finished_gives_way_to_the_one_before() -> None:
-    """A new file holds everything; half of it would bring deleted records back."""
-    files, page, _ = two_deletions()
-    writer = Writer(files, page)
-    writer.salt = 9
-    writer.write(5)
-    writer.write(6)
-    whole = bytes(files.files[path(2)])
     for size in range(len(whole)):
-        files.files[path(2)] = bytearray(whole[:size])
-        assert newest(files, FOLDER, OWNER)[0] == 1, f"cut at {size}"
-    files.files[path(2)] = bytearray(whole)
-    assert newest(files, FOLDER, OWNER) == (2, len(whole))
+        if size == begin:
+            continue  # nobody can tell that there was more
+        files.files[path(1)] = bytearray(whole[:size])
+        number, end = newest(files, FOLDER)
+        assert (number, end) == (1, size)
+        with pytest.raises(Corruption):
+            read_marks(files, FOLDER, number, end, OWNER)
 
 
-def test_without_a_page_half_of_a_deletion_of_several_frames_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_half_of_a_deletion_of_several_frames_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fmt, "BLOCKS_MAX", 1)
     files = disk()
     writer = Writer(files)
     writer.delete(1)
-    before = writer.page
     writer.delete(2, BLOCK, 2 * BLOCK)
-    assert newest(files, FOLDER, OWNER) == writer.page
-    del files.files[path(1)][-8:]
-    assert newest(files, FOLDER, OWNER) == before
-
-
-def test_a_page_of_which_a_slot_is_damaged_is_not_believed_where_the_files_say_more() -> None:
-    """The slot that is left may be the older one: records would come back."""
-    files, page, begin = two_deletions()
-    state = State(0, 1, 7, 0, 1, 0)
-    places = ((0, 0), (1, 10), (1, begin), page, (2, 100))
-    for place in places:
-        said = state._replace(marks=place[0], marks_end=place[1])
-        assert counting(files, FOLDER, said, "", OWNER) == place
-        assert counting(files, FOLDER, said, "damaged", OWNER) == max(place, page)
-        assert counting(disk(), FOLDER, said, "damaged", OWNER) == place
-    assert counting(files, FOLDER, None, "", OWNER) == page
-    assert counting(files, FOLDER, None, "damaged", OWNER) == page
-
-
-def test_a_lost_page_does_not_make_damage_to_the_file_a_matter_of_taste() -> None:
-    """Where there was a page, what is not whole is not passed over."""
-    files, page, begin = two_deletions()
-    del files.files[path(1)][-9:]
-    assert counting(files, FOLDER, None, "", OWNER) == (1, begin)
-    number, end = counting(files, FOLDER, None, "damaged", OWNER)
-    assert (number, begin < end < page[1]) == (1, True)
-    with pytest.raises(Corruption, match="ends inside a frame"):
-        read_marks(files, FOLDER, number, end, OWNER)
+    number, end = writer.page
+    assert newest(files, FOLDER) == writer.page
+    size = fmt.HEADER_SIZE + 4 * ((end - fmt.HEADER_SIZE) // 4)
+    assert size == end, "four frames of one size"
+    del files.files[path(1)][-((end - fmt.HEADER_SIZE) // 4) :]
+    with pytest.raises(Corruption, match="ends inside a deletion"):
+        read_marks(files, FOLDER, *newest(files, FOLDER), OWNER)
+    assert number == 1
 
 
 # ---- after a recovery ------------------------------------------------------------------------
