@@ -3,7 +3,8 @@
     python -m bench.run      run everything, print one table, write one file into bench/results
 
 `peers` wraps the other stores and `subject` our own, `measure` times and prints, `setting` leads
-the columns round by turns. What is compared is in `append`, `read`, `durable`, `recovery`, `scale`.
+the columns round by turns. What is compared is in `append`, `read`, `durable`, `recovery`, `scale`,
+`life`.
 
 Rule 1: a peer gets its fastest configuration of the same durability, and it is written down.
 Rule 2: every number is the best of several runs on fresh directories; noise only ever adds time.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import esker
-from bench import append, durable, read, recovery, scale
+from bench import append, durable, life, read, recovery, scale
 from bench.measure import RESULTS, Row, table, write_results
 from bench.peers import PEERS, installed, version
 from bench.setting import Setting
@@ -43,6 +43,8 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "open": recovery.clean_open,
     "growth": scale.growth,
     "memory": scale.memory,
+    "delete": life.delete_by_tag,
+    "evict": life.evict,
 }
 
 

@@ -20,6 +20,7 @@ import os
 import re
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -59,9 +60,9 @@ FRAME = Layout(
 SUMMARY = Layout("Summary", "QQQQqqQQ", "records frames end raw low high chain sections")
 TRAILER = Layout("Trailer", "8sQQQ", "magic footer whole checksum")
 STATE = Layout(
-    "State", "4sHHQQIIqQQqqq16s16sQ384sQ",
+    "State", "4sHHQQIIqQQqqq16s16sQ352sQQ16sQ",
     "magic version flags generation topic shard epoch ceiling segment position end earliest evicted"
-    " boot store losses lost checksum",
+    " boot store losses lost marks marks_end zeros checksum",
 )  # fmt: skip
 JOURNAL = Layout(
     "Journal", "8sHH4s16sQQqQ", "magic version size mark store number salt created checksum"
@@ -70,7 +71,10 @@ ENTRY = Layout(
     "Entry", "4sIQIIQQqQQ",
     "magic size topic shard synced segment position after body checksum",
 )  # fmt: skip
-DATA, CONFIG, MARK, FOOTER, HOLE = 1, 2, 3, 4, 5
+DELETIONS = Layout(
+    "Deletions", "4sHHQQII16sQQ", "magic version zero number topic shard zeros store salt checksum"
+)
+DATA, CONFIG, MARK, FOOTER, HOLE, DELETION = 1, 2, 3, 4, 5, 6
 CLEAN = MORE = 1
 GAPS = {1: "lost unsynced tail", 2: "corrupt", 3: "state lost"}
 N4, N8 = r"(\d{4}|[1-9]\d{4,})", r"(\d{8}|[1-9]\d{8,})"
@@ -82,6 +86,7 @@ NAMES = {
     "staged": rf"topics/{N8}/{N4}/([0-9a-f]{{32}}\.staged)",
     "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
+    "deletions": rf"topics/{N8}/{N4}/deletions-{N8}",
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
     "quarantine": r"quarantine/.+",
@@ -178,14 +183,16 @@ def staged(data: bytes, ticket: dict[str, Any]) -> list[bytes]:
 
 def losses(slot: Any) -> list[tuple[int, int]]:
     """§11: what was evicted, [first, end)."""
-    return [unpack_from("<qq", slot.lost, 16 * n) for n in range(min(slot.losses, 24))]
+    return [unpack_from("<qq", slot.lost, 16 * n) for n in range(min(slot.losses, 22))]
 
 
 @lru_cache(4096)
-def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
-    """§11: the slot that counts, None if there is none, and what is wrong with the page."""
+def state(data: bytes) -> tuple[Any, list[tuple[int, str]], bool]:
+    """§11: the slot that counts, None if there is none, what is wrong with the page, and whether
+    a slot is lost that may have been a newer one."""
     flaws: list[tuple[int, str]] = []
     slots = []
+    lost = False
     if data.strip(b"\0") and len(data) != 4608:
         flaws.append((0, "state page does not have 4608 bytes"))
     for at in (0, 4096):
@@ -194,6 +201,7 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
             continue  # not written yet
         if len(page) < 512 or unpack_from("<Q", page, 504)[0] != xxh3(page[:504]):
             flaws.append((at, "state slot checksum"))
+            lost = True
             continue
         slot = STATE.at(page)
         slots.append(slot)
@@ -201,16 +209,53 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
             flaws.append((at, "state slot header"))
         bounds = [-1, *(bound for loss in losses(slot) for bound in loss), slot.earliest + 1]
         if (
-            slot.losses > 24
+            slot.losses > 22
             or slot.lost[16 * slot.losses :].strip(b"\0")
             or any(before >= after for before, after in pairwise(bounds))
             or slot.evicted != max(bounds[-2], 0)
         ):
             flaws.append((at + 112, "losses of a state slot"))
+        if slot.zeros.strip(b"\0") or bool(slot.marks) != bool(slot.marks_end):
+            flaws.append((at + 472, "deletions of a state slot"))
     slots.sort(key=lambda slot: slot.generation)
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
         flaws.append((8, "state slots were not written in turn"))
-    return (slots[-1] if slots else None), flaws
+    return (slots[-1] if slots else None), flaws, lost or not slots
+
+
+@lru_cache(1024)
+def deletions(data: bytes) -> tuple[Any, frozenset[int], int, tuple[int, str] | None]:
+    """§16: header, the offsets that are deleted, the end of the last whole deletion, and a flaw."""
+    need(len(data) >= 64, "file of deletions is shorter than its header")
+    header = DELETIONS.at(data)
+    need(header.checksum == xxh3(data[:56]), "deletions header checksum")
+    need((header[:3], header.zeros) == ((b"ESKD", 1, 0), 0), "deletions header")
+    offsets: set[int] = set()
+    at, whole = 64, 0
+    while at < len(data):
+        found = frame(data, at, header.salt)
+        if found is None or found.flaw or found.head.kind != DELETION:
+            why = (found.flaw or "not a deletion") if found else "no frame of deletions"
+            return header, frozenset(offsets), whole, (at, why)
+        offsets |= found.content
+        at = found.end
+        whole = whole if found.head.flags else at
+    return header, frozenset(offsets), whole, None
+
+
+def bitmaps(body: bytes, head: Any) -> frozenset[int]:
+    """§16: the offsets whose bits are set."""
+    n = head.count
+    need(n <= 32768 and len(body) == head.raw_size == 520 * n, "size of the bitmaps")
+    numbers = unpack_from(f"<{n}q", body)
+    bounds = (-1, *numbers, 2**50)
+    need(all(before < after for before, after in pairwise(bounds)), "blocks that do not ascend")
+    need((head.row, head.low, head.high, head.synced) == (0, 0, 0, 0), "DELETION")
+    found: set[int] = set()
+    for at, number in enumerate(numbers):
+        bits = int.from_bytes(body[8 * n + 512 * at :][:512], "little")
+        found.update(4096 * number + i for i in range(4096) if bits >> i & 1)
+    return frozenset(found)
 
 
 @lru_cache(4096)
@@ -240,6 +285,8 @@ def walk(data: bytes, salt: int) -> tuple[tuple[Frame, ...], tuple[tuple[int, st
             flaws.append((at, f"row {found.head.row} where {row} should be"))
         elif (found.head.kind == CONFIG) != (at == 128):
             flaws.append((at, "the first frame is not the only CONFIG"))
+        elif found.head.kind == DELETION:
+            flaws.append((at, "a deletion in a segment"))
         frames.append(found)
         at, row = found.end, found.head.row + found.head.count
         if found.head.kind == FOOTER:
@@ -272,14 +319,16 @@ def frame(data: bytes, at: int, salt: int) -> Frame | None:
     content: Any = body
     flaw = ""
     try:
-        need(head.version == 1 and 1 <= head.kind <= 5 and head.flags <= MORE, "frame header")
+        need(head.version == 1 and 1 <= head.kind <= 6 and head.flags <= MORE, "frame header")
         need(head.codec == 1 or (head.codec == 0 and head.size == head.raw_size), "codec")
         need(end <= len(data), "the file ends inside a frame")
         need(head.body == (xxh3(body, salt) if body else 0), "frame body checksum")
         need(not data[at + 64 + head.size : end].strip(b"\0"), "frame padding")
         need(head.synced <= at, "a frame that was durable before it was written")
-        if head.kind == DATA:
-            content = rows(inflate(body, head.raw_size) if head.codec else body, head)
+        if head.kind in (DATA, DELETION):
+            raw = inflate(body, head.raw_size) if head.codec else body
+            need(head.kind == DATA or not head.columns, "columns without data")
+            content = rows(raw, head) if head.kind == DATA else bitmaps(raw, head)
         else:
             need(not (head.codec or head.columns or head.flags), "columns or flags without data")
         if head.kind == CONFIG:
@@ -617,7 +666,7 @@ class Judge:
         mine = (self.store, topic, shard, entry["epoch"])
         plain = {**entry, "options": 0}  # which may have been altered since
         early = not names or entry["options"]["durability"] != "disk"  # its page may be unsynced
-        page = self.state(where, mine, names, early)
+        page, lost_page = self.state(where, mine, names, early)
         pieces, proven = self.pieces(where, mine, names, redo)
         if page and page.flags & CLEAN and page.segment:
             proven[page.segment] = max(proven.get(page.segment, 0), page.position)
@@ -681,12 +730,49 @@ class Judge:
             end = piece.base + max((each.head.row + each.head.count for each in kept), default=0)
             link = chain(kept) if piece.link is None else piece.link
             number, before = piece.number, (end, link, header.salt, high)
-        records = [record for record in records if record.offset >= earliest]
+        deleted = self.deleted(where, mine, page, lost_page)
+        if deleted and max(deleted) >= before[0]:
+            self.problem(where, 0, f"offset {max(deleted)} is deleted, and the end is {before[0]}")
+        records = [r for r in records if r.offset >= earliest and r.offset not in deleted]
         gaps = [Gap(max(g.first, earliest), g.last, g.reason) for g in gaps if g.last >= earliest]
         evicted = losses(page) if page else []
         gaps = [*(Gap(first, end - 1, "evicted") for first, end in evicted), *gaps]
         self.shards[entry["name"], shard] = Shard(records, gaps, before[0])
         self.agree(where, page, entry, pieces, before[0])
+
+    def deleted(self, where: str, mine: Any, page: Any, lost: bool) -> frozenset[int]:
+        """§16: the offsets that were deleted one by one. What no page names is a leftover."""
+        place = (page.marks, page.marks_end) if page else (0, 0)
+        if (
+            lost
+        ):  # the newest file that begins with a whole deletion, if the page knows no later one
+            for topic, shard, number, path in self.named["deletions"]:
+                with suppress(Flaw):
+                    header, _, whole, _ = deletions(self.files[path])
+                    if whole and self.owns(header, number, mine) and (topic, shard) == mine[1:3]:
+                        place = max(place, (number, whole))
+        number, length = place
+        path = f"{where}/deletions-{number:08d}"
+        if not number:
+            return frozenset()
+        if path not in self.files:
+            self.problem(path, 0, "the file of deletions is missing")
+            return frozenset()
+        if len(self.files[path]) < length:
+            self.problem(path, len(self.files[path]), "shorter than the page says")
+        found = self.parse(lambda data: deletions(data[:length]), path)
+        if not found:
+            return frozenset()
+        if not self.owns(found[0], number, mine):
+            self.problem(path, 8, "the deletions of another shard")
+        if found[3]:
+            self.problem(path, *found[3])
+        elif found[2] != length and len(self.files[path]) >= length:
+            self.problem(path, length, "the page ends in the middle of a deletion")
+        return found[1]
+
+    def owns(self, header: Any, number: int, mine: Any) -> bool:
+        return (header.store, header.topic, header.shard, header.number) == (*mine[:3], number)
 
     def pieces(self, where: str, mine: Any, names: list[Any], redo: list[Any]) -> Any:
         """The segments of a shard in order, logs with what the journal has; what is proven."""
@@ -781,19 +867,19 @@ class Judge:
         return tuple(kept)
 
     def state(self, where: str, mine: tuple[Any, ...], segments: object, early: bool) -> Any:
-        """§11: the state that counts."""
+        """§11: the state that counts, and whether it may be an old one."""
         path = f"{where}/state"
-        page, flaws = state(self.files.get(path, b""))
+        page, flaws, lost = state(self.files.get(path, b""))
         for at, what in flaws:
             self.crash(path, at, what)
         if page and (page.store, page.topic, page.shard, page.epoch) != mine:
             if early and not self.clean:  # what a deleted file left in its place
                 self.crash(path, 16, "the state of another shard")
-                return None
+                return None, True
             self.problem(path, 16, "the state of another shard")
         if not page.flags & CLEAN if page else segments:
             self.crash(path, 0, "the shard was not closed")
-        return page
+        return page, lost
 
     def agree(self, where: str, page: Any, entry: Any, pieces: list[Piece], end: int) -> None:
         """§11, §12: state and counters say the same as the segments."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine import erasing
 from esker.storage import marks
 from tests.helpers import HandClock, Refusing
 
@@ -38,11 +39,19 @@ def files_of(path: Any) -> list[str]:
     return sorted(each.name for each in Path(path).rglob("deletions-*"))
 
 
+@pytest.fixture(autouse=True, params=[0, 1 << 30], ids=["indexed", "scanned"])
+def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Everything holds with an index of tags and without one."""
+    monkeypatch.setattr(erasing, "INDEX_ROWS_MIN", request.param)
+    return not request.param
+
+
 @pytest.fixture(params=["disk", "fsync", "memory", "ephemeral"])
 def topic(request: pytest.FixtureRequest, still: esker.Store) -> Any:
     made = still.create("t", durability=request.param, segment_records=20)
     fill(made)
     made.sync()
+    still.tick()
     return made
 
 
@@ -115,8 +124,6 @@ def test_a_deletion_is_bounded_by_the_end_as_it_was(
     still: esker.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records that come while the matching ones are looked for stay."""
-    from esker.engine import erasing
-
     topic = still.create("t")
     topic.append_many([esker.Record(b"early", tag="a")] * 3, wait=True)
     real = erasing._found
@@ -294,6 +301,7 @@ def damaged(path: Path, how: str) -> None:
         file.write_bytes(data)
 
 
+@pytest.mark.damages
 @pytest.mark.parametrize("how", ["missing", "short", "empty", "3", "20", "70", "200"])
 def test_deleted_records_do_not_come_back_because_a_file_is_damaged(
     tmp_path: Path, how: str
@@ -350,6 +358,94 @@ def test_a_deletion_that_the_page_does_not_tell_of_did_not_happen(
     with esker.open(tmp_path / "data") as store:
         assert there(store["t"]) == left(lambda r: r[2] == "order-1")
         assert store["t"].delete(tag="order-2") == 10
+
+
+# ---- the index -------------------------------------------------------------------------------
+
+
+def indexes(path: Any) -> list[Path]:
+    return sorted(Path(path).rglob("*.tags"))
+
+
+def test_an_index_is_made_by_the_first_deletion_and_goes_with_its_segment(
+    still: esker.Store, index: bool
+) -> None:
+    topic = still.create("t", segment_records=7)
+    fill(topic)
+    still.tick()
+    assert indexes(still.path) == []
+    topic.delete(tag="nobody")
+    sealed = sorted(Path(still.path).rglob("*.seg"))
+    assert len(sealed) > 5
+    made = [path.with_suffix(".seg") for path in indexes(still.path)]
+    assert made == (sealed if index else [])
+    topic.delete(35)
+    left = sorted(Path(still.path).rglob("*.seg"))
+    assert [path.with_suffix(".seg") for path in indexes(still.path)] == (left if index else [])
+    assert len(left) < len(sealed)
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "empty", "exchanged", "a directory"])
+def test_an_index_that_is_not_whole_is_made_anew(still: esker.Store, index: bool, how: str) -> None:
+    if not index:
+        pytest.skip("without an index")
+    topic = still.create("t", segment_records=35)
+    fill(topic, 105)
+    still.tick()
+    topic.delete(tag="nobody")
+    first, second = indexes(still.path)[:2]
+    whole = first.read_bytes()
+    for at in range(0, len(whole), 5 if how in ("flip", "cut") else len(whole)):
+        still._context.maps.clear()
+        if how == "flip":
+            first.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        elif how == "cut":
+            first.write_bytes(whole[:at])
+        elif how == "empty":
+            first.write_bytes(b"")
+        elif how == "exchanged":
+            first.write_bytes(second.read_bytes())
+        else:
+            first.unlink()
+            first.mkdir()
+        found = list(erasing._found(topic._shards[0], erasing.Match(tag="order-2"), 105))
+        assert found == list(range(2, 105, 7))
+        if how == "a directory":
+            first.rmdir()
+        else:
+            assert first.read_bytes() == whole
+            first.unlink()
+    assert topic.delete(tag="order-2") == 15
+
+
+def test_an_index_that_nobody_has_room_for_is_done_without(tmp_path: Path, index: bool) -> None:
+    files = Refusing()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store.create("t", segment_records=35)
+        fill(topic)
+        store.tick()
+        files.refuse("create", errno.ENOSPC, ".tags")
+        assert topic.delete(tag="order-2") == 10
+        assert indexes(tmp_path) == []
+        files.allow()
+        assert topic.delete(tag="order-1") == 10
+        assert bool(indexes(tmp_path)) == index
+
+
+def test_an_index_without_its_segment_goes_with_the_next_recovery(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        fill(store.create("t"))
+    (folder,) = (tmp_path / "data" / "topics").glob("*/0000")
+    stale = folder / "00000099-00000000000000000700.tags"
+    stale.write_bytes(b"of a segment that is gone")
+    half = folder / "00000001-00000000000000000000.tags.tmp"
+    half.write_bytes(b"half an index")
+    (page,) = tmp_path.rglob("state")
+    page.write_bytes(b"\xff" * page.stat().st_size)  # so that there is something to recover
+    with esker.open(tmp_path / "data") as store:
+        assert not stale.exists()
+        assert not half.exists()
+        assert set(store.recovery.labels) == {"damaged_state", "lost_tail"}
 
 
 # ---- bad input -------------------------------------------------------------------------------

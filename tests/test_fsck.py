@@ -62,7 +62,7 @@ def same(mine: dict[Any, Any], theirs: dict[Any, Any]) -> None:
 # ---- golden files ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["closed", "mended", "killed"])
+@pytest.mark.parametrize("name", ["closed", "erased", "mended", "killed"])
 def test_golden_files_hold_what_they_say(name: str) -> None:
     found = fsck.judge(make.VERSION / name, clean=name != "killed")
     assert found.problems == []
@@ -103,6 +103,7 @@ steps = st.one_of(
     st.tuples(st.just("many"), st.integers(0, 2), st.lists(records, min_size=1, max_size=6)),
     st.tuples(st.just("one"), st.integers(0, 2), records),
     st.tuples(st.just("forget"), st.integers(0, 2), st.integers(0, 12)),
+    st.tuples(st.just("erase"), st.integers(0, 2), st.sampled_from(["a", "b", "ab", "é"])),
     st.sampled_from([("sync",), ("tick",), ("tick",), ("reopen",), ("kill",), ("drop",)]),
     st.tuples(st.just("power"), st.integers(0, 2**20)),
 )
@@ -144,6 +145,8 @@ class Life:
         elif name == "drop":
             if len(self.store) > 1:
                 self.store.delete(list(self.store)[-1])
+        elif name == "erase":
+            self.topic(rest[0]).delete(tag_prefix=rest[1])
         elif name == "forget":
             self.topic(rest[0]).delete(rest[1], shard=0)
         else:
@@ -331,6 +334,20 @@ class Patient:
         at = entries[-1][0]
         self._changed(fsck.ENTRY, JOURNAL, at, fields, (header.salt + at) % 2**64)
 
+    def deletion(self, which: int, content: bytes | None = None, **fields: Any) -> None:
+        """Change a frame of the file of deletions."""
+        data = self.files[self.path(ERASED_BY)]
+        salt, at = fsck.DELETIONS.at(data).salt, 64
+        for _ in range(which):
+            at += 64 + fsck.padded(FRAME.at(data, at).size)
+        if content is not None:
+            self.put(ERASED_BY, at + 64, content)
+            fields["body"] = xxh3(content, salt)
+        self._changed(FRAME, ERASED_BY, at, fields, (salt + at) % 2**64)
+
+    def deletions(self, **fields: Any) -> None:
+        self._changed(fsck.DELETIONS, ERASED_BY, 0, fields, 0)
+
 
 T = "topics/00000001/0000/"  # a merged segment, one sealed in place, a log
 MERGED, SEG, LOG = T + "00000001-*.seg", T + "00000002-*.seg", T + "00000003-*.log"
@@ -338,6 +355,7 @@ ALL = "topics/00000002/0000/00000001-*.log"  # one frame with two records and al
 PACKED = "topics/00000003/0000/00000001-*.log"
 EPHEMERAL = "topics/00000004/0000/"
 JOURNAL = "journal/*.journal"
+ERASED_BY = T + "deletions-*"
 COMMIT, STAGED = "staging/*.commit", T + "*.staged"
 TORN = "topics/00000002/0000/00000001-*.log"  # in the store that was killed
 
@@ -387,7 +405,20 @@ def committed() -> Files:
     return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
 
 
-HEALTHY, LEFT, COMMITTED = healthy(), left(), committed()
+def erased() -> Files:
+    """A store that was closed, in which single records were deleted: a plain and a packed frame."""
+    files = FixedFiles()
+    with esker.open("/s", files=files, clock=HandClock(), background=False) as store:
+        topic = store.create("t", durability="fsync")
+        tags = {1: "a", 3: "b", 4998: "b"}
+        topic.append_many([esker.Record(b"%d" % n, tag=tags.get(n)) for n in range(5000)])
+        topic.sync()
+        assert topic.delete(tag="a") + topic.delete(tag="b") == 3
+    contents = {**files.files, **files.pages}
+    return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
+
+
+HEALTHY, LEFT, COMMITTED, ERASED = healthy(), left(), committed(), erased()
 Damage = Callable[[Patient], Any]
 
 
@@ -480,6 +511,8 @@ CLEAN: list[tuple[str, Damage]] = [
     ("MARK", lambda p: p.frame(LOG, MARK, synced=8)),
     ("HOLE", lambda p: p.frame(LOG, DATA, kind=5, columns=0)),
     ("FOOTER", lambda p: p.frame(LOG, MARK, kind=FOOTER)),
+    ("a deletion in a segment", lambda p: p.frame(
+        LOG, DATA, kind=6, size=0, raw_size=0, count=0, low=0, high=0, body=0, synced=0)),
     ("row 5 where 0", lambda p: p.frame(LOG, DATA, row=5)),
     ("the only CONFIG", lambda p: p.frame(LOG, CONFIG, kind=MARK, synced=128, size=0, raw_size=0,
                                           body=0)),
@@ -531,11 +564,14 @@ CLEAN: list[tuple[str, Damage]] = [
     ("4608 bytes", lambda p: p.cut(T + "state", 4607)),
     ("state slot checksum", lambda p: p.flip(T + "state", 20)),
     ("state slot header", lambda p: p.state(flags=3)),
-    ("losses", lambda p: p.state(lost=b"x".ljust(384, b"\0"))),
-    ("losses", lambda p: p.state(losses=1, lost=pack("<qq", 3, 3).ljust(384, b"\0"))),
-    ("losses", lambda p: p.state(losses=1, evicted=3, lost=pack("<qq", 2, 3).ljust(384, b"\0"))),
+    ("losses", lambda p: p.state(lost=b"x".ljust(352, b"\0"))),
+    ("losses", lambda p: p.state(losses=1, lost=pack("<qq", 3, 3).ljust(352, b"\0"))),
+    ("losses", lambda p: p.state(losses=1, evicted=3, lost=pack("<qq", 2, 3).ljust(352, b"\0"))),
     ("begins at", lambda p: p.state(earliest=8)),
     ("losses", lambda p: p.state(evicted=1)),
+    ("deletions of a state slot", lambda p: p.state(marks=1)),
+    ("deletions of a state slot", lambda p: p.state(marks_end=64)),
+    ("deletions of a state slot", lambda p: p.state(zeros=b"x")),
     ("not written in turn", lambda p: p.state(generation=4)),
     ("state of another shard", lambda p: p.state(shard=1)),
     ("not closed", lambda p: p.state(flags=0)),
@@ -604,6 +640,118 @@ def test_a_batch_that_was_committed_and_not_attached_is_read_too() -> None:
     assert [problem.what for problem in said] == ["committed, and not attached"]
 
 
+MARKED: list[tuple[str, Damage]] = [
+    ("the file of deletions is missing", lambda p: p.files.pop(p.path(ERASED_BY))),
+    ("the file of deletions is missing", lambda p: p.rename(ERASED_BY, "00000001", "00000002")),
+    ("shorter than the page says", lambda p: p.cut(ERASED_BY, -1)),
+    ("shorter than the page says", lambda p: p.cut(ERASED_BY, 648)),
+    ("file of deletions is shorter than its header", lambda p: p.cut(ERASED_BY, 63)),
+    ("deletions header checksum", lambda p: p.flip(ERASED_BY, 20)),
+    ("deletions header", lambda p: p.deletions(version=2)),
+    ("deletions header", lambda p: p.deletions(zeros=1)),
+    ("the deletions of another shard", lambda p: p.deletions(shard=1)),
+    ("the deletions of another shard", lambda p: p.deletions(topic=2)),
+    ("the deletions of another shard", lambda p: p.deletions(store=bytes(16))),
+    ("the deletions of another shard", lambda p: p.deletions(number=2)),
+    ("no frame of deletions", lambda p: p.flip(ERASED_BY, 70)),
+    ("frame body checksum", lambda p: p.flip(ERASED_BY, 140)),
+    ("the file ends inside a frame", lambda p: p.state(at=0, marks_end=720)),
+    ("no frame of deletions", lambda p: p.state(at=0, marks_end=656)),
+    ("not a deletion", lambda p: p.deletion(0, bytes(520), kind=5)),
+    ("columns without data", lambda p: p.deletion(0, columns=1)),
+    ("size of the bitmaps", lambda p: p.deletion(0, count=2)),
+    ("zstd", lambda p: p.deletion(1, raw_size=520)),
+    ("blocks that do not ascend", lambda p: p.deletion(0, pack("<q512x", -1))),
+    ("blocks that do not ascend", lambda p: p.deletion(0, pack("<q512x", 2**50))),
+    ("DELETION", lambda p: p.deletion(0, row=1)),
+    ("DELETION", lambda p: p.deletion(0, synced=64)),
+    ("offset 5001 is deleted", lambda p: p.deletion(0, pack("<q113xB398x", 1, 2))),
+    ("in the middle of a deletion", lambda p: p.deletion(1, flags=1)),
+]
+
+
+@pytest.mark.parametrize(("what", "damage"), MARKED, ids=[what for what, _ in MARKED])
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "left"])
+def test_damage_to_what_was_deleted_is_found(what: str, damage: Damage, clean: bool) -> None:
+    """It is never what a crash has left: the file was synced before the page said so."""
+    patient = Patient(ERASED)
+    damage(patient)
+    found = fsck.judge(patient.files, clean=clean).problems
+    assert any(what in problem.what for problem in found), found
+
+
+def test_deleted_records_are_left_out() -> None:
+    found = fsck.judge_clean(ERASED)
+    there = [record.offset for record in found.shards["t", 0].records]
+    assert there == [n for n in range(5000) if n not in (1, 3, 4998)]
+
+
+def test_a_file_of_deletions_that_no_page_names_is_a_leftover() -> None:
+    patient = Patient(ERASED)
+    patient.files[T + "deletions-00000002"] = b"half of a"
+    patient.files[T + "deletions-00000003"] = patient.files[patient.path(T + "deletions-*1")]
+    found = fsck.judge_clean(patient.files)
+    assert len(found.shards["t", 0].records) == 4997
+    patient = Patient(ERASED)
+    patient.files[patient.path(ERASED_BY)] += b"never acknowledged"
+    assert len(fsck.judge_clean(patient.files).shards["t", 0].records) == 4997
+
+
+def loses_a_page(both: bool) -> Damage:
+    def lose(patient: Patient) -> None:
+        slots = [(STATE.at(patient.files[T + "state"], at).generation, at) for at in (0, 4096)]
+        for _, at in slots if both else [max(slots)]:
+            patient.flip(T + "state", at + 100)
+
+    return lose
+
+
+LOSSES: list[tuple[str, Damage, set[int]]] = [
+    ("nothing", lambda p: None, {1, 3, 4998}),
+    ("a slot", loses_a_page(both=False), {1, 3, 4998}),
+    ("the slot with the last deletion", both(
+        lambda p: p.state(marks_end=648), loses_a_page(both=False)), {1, 3, 4998}),
+    ("the slot with the first deletion", both(
+        lambda p: p.state(marks=0, marks_end=0), loses_a_page(both=False)), {1, 3, 4998}),
+    ("the page", loses_a_page(both=True), {1, 3, 4998}),
+    ("the page's file", lambda p: p.files.pop(T + "state"), {1, 3, 4998}),
+    ("the page and the last deletion", both(
+        loses_a_page(both=True), lambda p: p.cut(ERASED_BY, -1)), {1}),
+    ("the page, while a new file was made", both(
+        loses_a_page(both=True),
+        lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)][:640]})),
+        {1, 3, 4998}),
+    ("the page, beside the file of another", both(
+        loses_a_page(both=True),
+        lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)]})),
+        {1, 3, 4998}),
+    ("the page and all deletions", both(
+        loses_a_page(both=True), lambda p: p.files.pop(p.path(ERASED_BY))), set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "damage", "gone"), LOSSES, ids=[what for what, *_ in LOSSES])
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_it_and_the_engine_agree_on_what_is_deleted_where_a_page_is_lost(
+    what: str, damage: Damage, gone: set[int], mode: Any
+) -> None:
+    patient = Patient(ERASED)
+    damage(patient)
+    there = [n for n in range(5000) if n not in gone]
+    found = fsck.judge(patient.files)
+    assert [problem.what for problem in found.problems] == []
+    assert [record.offset for record in found.shards["t", 0].records] == there
+    files = FixedFiles(seed=9)
+    for path, data in patient.files.items():
+        parts = f"/s/{path}".split("/")
+        files.dirs |= {"/".join(parts[:depth]) for depth in range(2, len(parts))}
+        if not path.endswith("counters"):
+            files.files[f"/s/{path}"] = bytearray(data)
+    for _ in range(2):
+        with esker.open("/s", files=files, mode=mode, background=False) as store:
+            assert [item.offset for item in store["t"].read(gaps="skip")] == there
+
+
 @pytest.mark.parametrize(("what", "damage"), IMAGE, ids=[what for what, _ in IMAGE])
 def test_damage_to_what_a_crash_left_is_found(what: str, damage: Damage) -> None:
     patient = Patient(LEFT)
@@ -637,7 +785,9 @@ def test_every_check_is_tried() -> None:
     said -= {"seg", "log", "esker.store"}
     assert len(said) > 80
     untried = [
-        text for text in said if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH)
+        text
+        for text in said
+        if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED)
     ]
     untried.remove("committed, and not attached")  # see above
     assert untried == []
@@ -650,20 +800,24 @@ def tried(what: str, text: str) -> bool:
     return what in text or text.strip() in what
 
 
-@pytest.mark.parametrize("name", sorted(HEALTHY))
-def test_no_flipped_bit_goes_unnoticed(name: str) -> None:
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [*((HEALTHY, name) for name in sorted(HEALTHY)), (ERASED, T + "deletions-00000001")],
+    ids=[*sorted(HEALTHY), "deletions"],
+)
+def test_no_flipped_bit_goes_unnoticed(files: Files, name: str) -> None:
     """Every byte of a store counts, but for lock files, counts, and what a slot was before."""
     if name.endswith(("counters", "lock")):
         pytest.skip("nothing covers counts and locks")
     chance = random.Random(name)
-    data = HEALTHY[name]
+    data = files[name]
     for at in chance.sample(range(len(data)), min(len(data), 150)):
         if name.endswith("state") and (
             512 <= at < 4096 or not data[at - at % 4096 :][:512].strip(b"\0")
         ):
             continue  # between the slots
         damaged = data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
-        assert fsck.judge({**HEALTHY, name: damaged}, clean=True).problems, (name, at)
+        assert fsck.judge({**files, name: damaged}, clean=True).problems, (name, at)
 
 
 def test_a_link_is_not_followed(path: Path) -> None:

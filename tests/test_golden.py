@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ import pytest
 import esker
 from esker.engine.layout import shard_folder
 from esker.format import columns as cols
-from esker.format import counters, frame, segment
+from esker.format import counters, frame, marks, segment
 from esker.format.catalog import decode_catalog, decode_identity
 from tests.golden import make
 from tests.helpers import snapshot
@@ -88,12 +90,27 @@ def test_a_store_that_was_left_is_recovered_from_its_journal(tmp_path: Path) -> 
     assert esker.verify(root).ok
 
 
+def test_what_was_deleted_is_left_out_and_stays_deleted(tmp_path: Path) -> None:
+    root = copied(make.VERSION / "erased.json", tmp_path / "data")
+    with esker.open(root) as store:
+        assert store.recovery.clean
+        tags = [record.tag for record in store["plain"].read()]
+        assert {tag for tag in tags if tag} == {"user-0", "user-3"}
+        assert store["plain"].delete(tag_prefix="user-") == len([tag for tag in tags if tag])
+        assert store["spread"].delete(tag="x") == 1
+    assert not list(root.rglob("deletions-00000002")), "what no page names is swept"
+    with esker.open(root, mode="r") as store:
+        assert {record.tag for record in store["plain"].read()} == {None}
+        assert [record.tag for record in store["spread"].read(gaps="skip")] == [None, "y"]
+
+
 def test_every_kind_of_file_is_there() -> None:
     names = {path.name for path in make.VERSION.rglob("*") if path.is_file()}
     suffixes = {Path(name).suffix for name in names}
     assert {"esker.store", "state", "counters"} <= names
     assert {".seg", ".log", ".journal"} <= suffixes
     assert any(name.startswith("catalog-") for name in names)
+    assert any(name.startswith("deletions-") for name in names)
 
 
 def test_every_kind_of_frame_is_there() -> None:
@@ -103,6 +120,7 @@ def test_every_kind_of_frame_is_there() -> None:
     assert {head.flags for head in heads} == {0, frame.MORE}
     data = [head for head in heads if head.kind == frame.DATA]
     assert {head.columns & bit for head in data for bit in BITS} == {0, *BITS}
+    assert {head.codec for head in heads if head.kind == frame.DELETION} == {0, frame.ZSTD}
     assert any(head.synced for head in data)
     assert any(head.min_timestamp != head.max_timestamp for head in data)
 
@@ -111,9 +129,11 @@ BITS = (cols.TIMESTAMPS, cols.KEYS, cols.TAGS, cols.NODES, cols.HEADERS)
 
 
 def _frames(path: Path) -> Iterator[frame.Header]:
-    data = path.read_bytes() if path.suffix in (".log", ".seg") else b""
-    header = segment.decode_header(data[: segment.HEADER_SIZE])
+    data = path.read_bytes() if path.is_file() else b""
+    header: Any = segment.decode_header(data[: segment.HEADER_SIZE])
     at = segment.HEADER_SIZE
+    if path.name.startswith("deletions-"):
+        header, at = marks.decode_header(data[: marks.HEADER_SIZE]), marks.HEADER_SIZE
     while not isinstance(header, str):
         head = frame.decode_header(data, at, at, header.salt)
         if isinstance(head, frame.Damage):
@@ -133,7 +153,7 @@ def test_the_format_is_frozen(golden: Path, tmp_path: Path) -> None:
     made, frozen = snapshot(tmp_path / "made"), snapshot(golden.with_suffix(""))
     if pa.compress(PROBE, "zstd", asbytes=True) != PROBE_COMPRESSED:
         for files in (made, frozen):  # another release of zstd packs as it likes
-            for name in [name for name in files if "/00000005/" in name]:
+            for name in [name for name in files if PACKED.get(golden.stem, "?") in name]:
                 del files[name]
     assert {name for name, content in made.items() if content != "directory"} == {
         name for name, content in frozen.items() if content != "directory"
@@ -156,11 +176,59 @@ def published(page: bytes | str) -> list[int]:
     return [words[line * 8 + word] for line, word in ((13, 1), (13, 2), (13, 3), (13, 4))]
 
 
+PACKED = {"closed": "/00000005/", "erased": "/00000002/"}  # topics with something compressed
 PROBE = b"the same words again, " * 20
 PROBE_COMPRESSED = bytes.fromhex(
     "28b52ffd60b800ed0000b07468652073616d6520776f72647320616761696e2c2001003e539d4d"
 )
 
 
+# ---- the examples of docs/format.md ----------------------------------------------------------
+
+FORMAT = (Path(__file__).parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
+LINE = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} +)+)", re.M)
+
+
+def sections(page: str) -> dict[str, str]:
+    """By what they are about."""
+    return dict(re.findall(r"^## \d+\. (.*?)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+
+
+def dump(text: str) -> dict[int, bytes]:
+    """The lines of an example: bytes, by position."""
+    return {int(at): bytes.fromhex(data) for at, data in LINE.findall(text)}
+
+
+@pytest.mark.parametrize(
+    ("title", "sizes"), [("A segment, byte by byte", (632, 760)), ("Deleted records", (648,))]
+)
+def test_an_example_shows_what_its_script_prints(
+    title: str, sizes: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = sections(FORMAT)[title]
+    (script,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    exec(compile(script, "docs/format.md", "exec"), {})
+    printed = [bytes.fromhex(line) for line in capsys.readouterr().out.splitlines()]
+    assert tuple(map(len, printed)) == sizes
+    examples = [found for part in text.split("```")[1::2] if (found := dump(part))]
+    assert len(examples) == len(printed)
+    for example, data in zip(examples, printed, strict=True):
+        assert len(example) >= 8
+        for at, shown in example.items():
+            assert data[at : at + len(shown)] == shown, f"{title}, {at}"
+
+
+def test_the_example_of_all_columns_is_their_body() -> None:
+    example = dump(sections(FORMAT)["The body of a DATA frame"])
+    at = 1_700_000_000_000_000
+    extras = {0: (b"key", None, "eu-1", {"h": b"v"}, at + 5), 1: (None, "t1", None, None, None)}
+    body = cols.from_lists([b"hello", b"world!"], extras, at)  # type: ignore[arg-type]
+    data = b"".join(map(bytes, body.parts))
+    assert len(data) == 192
+    assert sum(map(len, example.values())) == 192
+    for position, shown in example.items():
+        assert data[position : position + len(shown)] == shown
+
+
 def test_the_golden_files_are_small() -> None:
-    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 200_000
+    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 250_000

@@ -24,6 +24,11 @@ OPTIONS: dict[str, Any] = {
 Step = tuple[Any, ...]
 
 
+def tag_of(value: bytes) -> str | None:
+    """The tag that a record of a driver carries, which follows from its number: one or none."""
+    return ("x-a", "x-b", None, None)[int(value.split(b"/", 2)[1]) % 4]
+
+
 class Driver:
     """One program on one disk: performs steps and tells the ledger."""
 
@@ -52,6 +57,11 @@ class Driver:
         head = f"{self.mark}{topic}/{self.serial}/".encode()
         return head + (self.random.randbytes(8) * 128)[:size]
 
+    def given(self, values: list[bytes]) -> list[Any]:
+        """As they are appended: some with a tag."""
+        return [esker.Record(value, tag=tag_of(value)) if tag_of(value) else value
+                for value in values]  # fmt: skip
+
     # -- steps --
 
     def create(
@@ -74,18 +84,18 @@ class Driver:
     def append(self, topic: str, size: int | None = None) -> None:
         value = self.value(topic, size)
         self.ledger.trying(topic, [value])
-        self.ledger.buffered(topic, self._store[topic].append(value))
+        self.ledger.buffered(topic, self._store[topic].append(value, tag=tag_of(value)))
 
     def wait(self, topic: str, size: int | None = None) -> None:
         value = self.value(topic, size)
         self.ledger.trying(topic, [value])
-        offset = self._store[topic].append(value, wait=True)
+        offset = self._store[topic].append(value, tag=tag_of(value), wait=True)
         self.ledger.wrote(topic, offset, durable=self._is_fsync(topic))
 
     def many(self, topic: str, count: int = 3, size: int | None = None, wait: bool = False) -> None:
         values = [self.value(topic, size) for _ in range(count)]
         self.ledger.trying(topic, values, atomic=True)
-        span = self._store[topic].append_many(values, wait=wait)
+        span = self._store[topic].append_many(self.given(values), wait=wait)
         assert isinstance(span, esker.Span)
         self.ledger.wrote(topic, span.first, durable=wait and self._is_fsync(topic))
 
@@ -95,7 +105,7 @@ class Driver:
         tickets = []
         for topic in topics:
             with self._store.stage(topic) as staged:
-                staged.append_many(values[topic])
+                staged.append_many(self.given(values[topic]))
             tickets += staged.tickets
         self.ledger.trying_all(values)
         assert self._store.attach(f"driver {self.mark}", self.serial, tickets, timeout=0)
@@ -130,6 +140,22 @@ class Driver:
         self.ledger.forgetting(topic, known[-keep])
         self._store[topic].delete(known[-keep])
         self.ledger.forgotten(topic)
+
+    def erase(self, topic: str, tag: str = "x-a") -> None:
+        """Delete the records with a tag; or, if it ends with a dash, with one that begins so."""
+        page = self.ledger.pages[topic]
+        known = [item for item in page.there() + page.pending if item[0] >= page.floor]
+        matches = {
+            offset: value
+            for offset, value in known
+            if offset >= page.gone and (tag_of(value) or "").startswith(tag)
+        }
+        self.ledger.erasing(topic, matches)
+        by = {"tag_prefix" if tag.endswith("-") else "tag": tag}
+        gone = self._store[topic].delete(**by)  # type: ignore[arg-type]
+        right = gone == len(matches) or bool(page.cap or page.maybe)  # else it is known exactly
+        assert right, f"I8 {topic}: {gone} deleted, not {len(matches)}"
+        self.ledger.erased(topic)
 
     def drop(self, topic: str) -> None:
         """Delete the topic."""
@@ -186,6 +212,8 @@ def mixed(
             if chance.random() < 0.3:
                 topics = tuple(chance.sample(list(classes), chance.randrange(1, 3)))
                 steps.append(("attach", topics, chance.randrange(1, 4)))
+            elif chance.random() < 0.4:
+                steps.append(("erase", topic, chance.choice(("x-a", "x-b", "x-"))))
             elif chance.random() < 0.7:
                 steps.append(("forget", topic, chance.randrange(1, 4)))
             else:

@@ -6,7 +6,8 @@ it, and holds it against the ledger. A state that was looked at before is not op
 where more has been promised since, what was found in it is held against the new ledger. Every
 state is opened and recovered by itself; but where recovery left a topic the very bytes that it left
 before, they are not read a second time. Before it is opened the independent checker (tests/fsck.py)
-judges each state, and what it reads there is what the engine must find.
+judges each state, and what it reads there is what the engine must find. Where records were deleted
+by tag, every n-th state is also read by a store that only reads, before anything is recovered.
 
 Every n-th state is looked at thoroughly: it must survive another power cut as it is (I12), can be
 written to, and is clean and the same when it is opened after a close. Of every n-th state, too, the
@@ -37,15 +38,27 @@ from esker.testing import (
     Crash,
     Fate,
     Fault,
+    ManualClock,
     Profile,
     SimulatedDisk,
 )
 from tests import fsck
-from tests.crash.driver import Driver, Step, mixed
-from tests.crash.ledger import Death, Found, Ledger, Outcome, look_at, read, read_around
+from tests.crash.driver import ROOT, Driver, Step, mixed
+from tests.crash.ledger import (
+    Death,
+    Found,
+    Ledger,
+    Outcome,
+    check_erased,
+    look_at,
+    read,
+    read_around,
+    without_evicted,
+)
 
 IDLE = frozenset({"lock", "counters", "catalog.lock", "recovery.lock"})
 
+READ_ONLY = 8  # every so many states are also read by who recovers nothing
 COMES_BACK = {"unfinished_checkpoint", "torn_journal"}  # a journal: its removal is not synced
 
 
@@ -76,6 +89,7 @@ class Explorer:
         self._found: dict[bytes, Outcome] = {}  # of the workload at hand
         self._topics: dict[bytes, Found] = {}  # topic by topic, of the last workloads
         self._last: tuple[int, int] = (-1, -1)
+        self._skipped = 0
         self._deaths: list[dict[str, Any]] = []  # how to come here again
 
     # -- one workload --
@@ -181,6 +195,7 @@ class Explorer:
             return self._judge_lies(disk, ledger)
         checked = fsck.judge(disk)  # knows nothing of the engine
         assert not checked.problems, f"no crash leaves this: {checked.problems}"
+        self._look_only(disk, ledger)
         driver = Driver(disk, seed=1, mark="later ")
         try:
             outcome = look_at(driver.open(), self._read)
@@ -194,6 +209,23 @@ class Explorer:
         finally:
             driver.abandon()
         return outcome
+
+    def _look_only(self, disk: SimulatedDisk, ledger: Ledger) -> None:
+        """Whoever only reads, and recovers nothing, is shown nothing that was deleted by tag."""
+        pages = [page for page in ledger.pages.values() if page.erased or page.erasing]
+        self._skipped += 1
+        if not pages or self._skipped % READ_ONLY:
+            return
+        self.also["read only"] += 1
+        store = esker.open(ROOT, "r", files=disk.kill(), clock=ManualClock())
+        try:
+            for page in pages:
+                if page.name in store:
+                    found = read_around(store, page.name)
+                    check_erased(page, without_evicted(page, found)[1])
+        finally:
+            store._context.forked = True  # it holds files of a disk that is gone
+            store.close()
 
     def _read(self, store: esker.Store, name: str) -> Found:
         """A topic, read; or remembered, if the same bytes were read before."""

@@ -12,7 +12,8 @@ the invariants are those of docs/recovery.md:
     I5  offsets rise, in the order of submission
     I6  class disk: no offset that was acknowledged as written is given to another record
     I7  a batch is there as a whole or not at all
-    I8  what was deleted does not come back, and nothing else goes with it
+    I8  what was deleted does not come back, and nothing else goes with it; a deletion that was not
+        acknowledged has happened wholly or not at all, and nobody is told of a gap for it
     I9  what was evicted does not come back, is one exact Gap, and the cap is left
     I21 every loss is named: a new Gap is in the report of the recovery, and the other way round
 
@@ -25,6 +26,7 @@ is named.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import esker
@@ -45,6 +47,7 @@ class Found(NamedTuple):
     gaps: list[tuple[int, int, str]]
     end: int
     first: int = 0
+    erased: frozenset[int] = frozenset()  # neither there nor in a gap: deleted by tag
 
 
 class Outcome(NamedTuple):
@@ -77,6 +80,8 @@ class Page:
         self.floor = 0  # what is below was deleted
         self.falling = 0  # what is below is being deleted
         self.dropping = False  # the topic as a whole is being deleted
+        self.erased: dict[int, bytes] = {}  # deleted by tag
+        self.erasing: list[dict[int, bytes]] = []  # perhaps: each wholly or not at all
 
     def flushed(self) -> None:
         self.written += self.pending
@@ -96,8 +101,18 @@ class Page:
     def copy(self) -> Page:
         other = Page(self.name, self.durability, self.cap)
         for name, value in vars(self).items():
-            setattr(other, name, value[:] if isinstance(value, list) else value)
+            setattr(other, name, value.copy() if isinstance(value, (list, dict)) else value)
         return other
+
+    def there(self) -> list[tuple[int, bytes]]:
+        """What is promised, without what was deleted by tag."""
+        return [item for item in self.settled + self.written if item[0] not in self.erased]
+
+    def settle_erased(self, found: Found) -> None:
+        """What was perhaps deleted is deleted, or is not; from then on it stays so."""
+        for group in self.erasing:
+            self.erased |= {at: value for at, value in group.items() if at in found.erased}
+        self.erasing = []
 
 
 class Ledger:
@@ -130,6 +145,7 @@ class Ledger:
                     *p.settled,
                     *p.written,
                     *p.gaps,
+                    *p.erased,
                 )
                 for p in self.pages.values()
             ]
@@ -202,6 +218,17 @@ class Ledger:
         self.pages[name].forgotten()
         self.version += 1
 
+    def erasing(self, name: str, matches: dict[int, bytes]) -> None:
+        """These, each at its offset, are being deleted by tag."""
+        self.pages[name].erasing.append(matches)
+
+    def erased(self, name: str) -> None:
+        """The last of these calls has returned."""
+        page = self.pages[name]
+        page.synced()
+        page.erased |= page.erasing.pop()
+        self.version += 1
+
     def dropping(self, name: str) -> None:
         self.pages[name].dropping = True
 
@@ -233,6 +260,7 @@ class Ledger:
                 page.gone, seen = without_evicted(page, found[page.name])
                 page.settled, page.gaps = seen.records, seen.gaps
                 page.floor, page.falling = found[page.name].first, 0
+                page.settle_erased(seen)
         self.version += 1
 
     # -- the checks --
@@ -275,6 +303,8 @@ class Ledger:
                     or found is None
                 ):
                     continue  # deleted, or perhaps
+                if page.erased or page.erasing:
+                    continue
                 there[page.name] = bool(values.intersection(value for _, value in found.records))
             assert len({*there.values()}) < 2, f"I7: a batch over topics is there in part: {there}"
 
@@ -284,8 +314,12 @@ class Ledger:
         assert not strangers, f"I4: nobody made {strangers}"
         for page in self.pages.values():
             name, found = page.name, outcome.found.get(page.name, Found([], [], 0))
-            promised = dict(page.settled + page.written + page.pending)
+            promised = dict(page.settled + page.written + page.pending) | page.erased
+            for group in page.erasing:
+                promised |= group
             open_ended = {*page.maybe, *page.doubt}
+            missing = found.erased - {*page.erased}.union(*page.erasing)
+            assert not missing, f"I3 {name}: {sorted(missing)} are missing in silence"
             for offset, value in found.records:
                 right = promised.get(offset)
                 known = value == right if right is not None else value in open_ended
@@ -299,7 +333,8 @@ class Ledger:
             named = {offset for first, last, _ in found.gaps for offset in range(first, last + 1)}
             there = named.union(offset for offset, _ in found.records)
             durable = page.settled + page.written[: page.durable]
-            kept = [offset for offset, _ in durable if offset >= page.floor]
+            asked = {*page.erased}.union(*page.erasing)
+            kept = [at for at, _ in durable if at >= page.floor and at not in asked]
             gone += [(page.name, offset) for offset in kept if offset not in there]
         return gone
 
@@ -335,11 +370,15 @@ def read_around(store: esker.Store, name: str) -> Found:
         if problem.last is None or problem.last < found.end:
             raise problem  # not even the end can be told: the topic is refused as a whole
         refused = (found.end, problem.last, f"corrupt: {problem}")
-        found = Found(found.records, [*found.gaps, refused], problem.last + 1, first)
+        gaps = [*found.gaps, refused]
+        found = Found(found.records, gaps, problem.last + 1, first, found.erased)
         if found.end >= store[name].end():
             break
         more, problem = _read(store, name, found.end)
-        found = Found(found.records + more.records, found.gaps + more.gaps, more.end, first)
+        found = Found(
+            found.records + more.records, found.gaps + more.gaps, more.end, first,
+            found.erased | more.erased,
+        )  # fmt: skip
     return found
 
 
@@ -350,27 +389,35 @@ def _read(
     topic = store[name]
     records: list[tuple[int, bytes]] = []
     gaps: list[tuple[int, int, str]] = []
+    erased: set[int] = set()  # in neither; the ledger knows whether that was asked for
     at = first = start
     item: Any
     try:
         for item in topic.batches(start or 0, gaps="yield"):
             if at is None:
-                at = first = item.first
+                at = first = min(item.first, topic.earliest())
+            assert item.first >= at, f"I3 {name}: offset {item.first} where {at} should be"
+            erased.update(range(at, item.first))
             if isinstance(item, esker.Gap):
-                assert item.first == at, f"I3 {name}: a gap from {item.first}, expected {at}"
                 assert item.last >= item.first
                 gaps.append((item.first, item.last, item.reason))
                 at = item.last + 1
             else:
-                assert item.first == at, f"I3 {name}: offset {item.first} where {at} should be"
-                records += enumerate(item.values, at)
-                at += len(item)
+                offsets = item.offsets.to_pylist()
+                rising = all(before < after for before, after in pairwise(offsets))
+                assert rising, f"I5 {name}: offsets {offsets}"
+                records += zip(offsets, item.values, strict=True)
+                at = offsets[-1] + 1
+                erased.update(range(item.first, at))
+                erased.difference_update(offsets)
     except esker.Corruption as problem:
-        return Found(records, gaps, at or 0, first or 0), problem
+        return Found(records, gaps, at or 0, first or 0, frozenset(erased)), problem
     end = topic.end()
-    at = end if at is None else at
-    assert at == end, f"I3 {name}: reading ended at {at}, the topic at {end}"
-    return Found(records, gaps, end, end if first is None else first), None
+    if at is None:
+        at = first = min(topic.earliest(), end)
+    assert at <= end, f"I3 {name}: reading ended at {at}, the topic at {end}"
+    erased.update(range(at, end))
+    return Found(records, gaps, end, first or 0, frozenset(erased)), None
 
 
 def without_evicted(page: Page, found: Found) -> tuple[int, Found]:
@@ -385,7 +432,28 @@ def without_evicted(page: Page, found: Found) -> tuple[int, Found]:
     assert page.cap, f"I9 {page.name}: {first}..{last} was taken, and nobody asked for it"
     assert found.end - last - 1 >= page.cap, f"I9 {page.name}: more was taken than the cap allows"
     rest = [gap for gap in found.gaps if gap[2] != "evicted"]
-    return last + 1, Found(found.records, rest, found.end, last + 1)
+    return last + 1, Found(found.records, rest, found.end, last + 1, found.erased)
+
+
+def check_erased(page: Page, found: Found) -> set[int]:
+    """What is left out was deleted by tag, and what was deleted is left out; returns its offsets.
+
+    A deletion that was never acknowledged has happened wholly, as far as its records are left, or
+    not at all.
+    """
+    there = {offset for offset, _ in found.records}
+    back = there.intersection(page.erased)
+    assert not back, f"I8 {page.name}: {sorted(back)} were deleted by tag, and are back"
+    gone = {*page.erased}
+    for group in page.erasing:
+        done, undone = found.erased.intersection(group) - gone, there.intersection(group)
+        half = f"{sorted(done)} but not {sorted(undone)} deleted"
+        assert not done or not undone, f"I8 {page.name}: {half}"
+        if done:
+            gone |= group.keys()
+    missing = found.erased - gone
+    assert not missing, f"I8 {page.name}: {sorted(missing)} are gone, and nobody deleted them"
+    return gone
 
 
 def check_page(page: Page, found: Found, death: Death) -> None:
@@ -394,12 +462,15 @@ def check_page(page: Page, found: Found, death: Death) -> None:
         f"I8 {name}: begins at {first}, deleted were those before {page.floor}"
     )
     _, found = without_evicted(page, found)
-    first = found.first
-    settled = [record for record in page.settled if record[0] >= first]
+    first, gone = found.first, check_erased(page, found)
+
+    def kept(promised: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        return [item for item in promised if item[0] >= first and item[0] not in gone]
+
+    settled = kept(page.settled)
     head, rest = found.records[: len(settled)], found.records[len(settled) :]
     assert head == settled, f"I1 {name}: records that had survived before are gone or different"
-    below = sum(offset < first for offset, _ in page.written)
-    known = page.written[below:] + [record for record in page.pending if record[0] >= first]
+    known = kept(page.written + page.pending)
     expected = [value for _, value in known] + page.maybe + page.doubt
     values = [value for _, value in rest]
     strangers = set(values) - set(expected)
@@ -407,9 +478,11 @@ def check_page(page: Page, found: Found, death: Death) -> None:
     assert values == expected[: len(values)], f"I3, I5 {name}: not a prefix of what was submitted"
     for there, promised in zip(rest, known, strict=False):
         assert there == promised, f"I1 {name}: at offset {there[0]}, promised at {promised[0]}"
-    least = (len(page.written) if death == "kill" else page.durable) - below
+    least = len(kept(page.written if death == "kill" else page.written[: page.durable]))
     assert len(rest) >= least, f"I1, I2 {name}: {len(rest)} of {least} acknowledged are left"
-    deleted = {value for offset, value in page.settled + page.written if offset < first}
+    deleted = {
+        value for at, value in page.settled + page.written if at < first or at in gone
+    }  # fmt: skip
     for batch in page.batches:
         there_of_it = batch.intersection(values)
         whole = not there_of_it or there_of_it == batch - deleted

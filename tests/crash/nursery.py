@@ -40,7 +40,7 @@ from tests.crash.ledger import Ledger
 PIPE_BYTES = 1 << 20
 TOLD = (
     "creating", "forget", "created", "trying", "buffered", "wrote", "flushed", "synced", "failed",
-    "forgetting", "forgotten", "dropping", "dropped", "reopened", "ready",
+    "forgetting", "forgotten", "erasing", "erased", "dropping", "dropped", "reopened", "ready",
 )  # fmt: skip
 DOORS = (
     "open", "page", "rename", "unlink", "make_dir", "sync_dir", "list", "kind", "lock", "holder",
@@ -80,7 +80,7 @@ class Telling(Ledger):
 def settle(ledger: Ledger) -> None:
     """As `Ledger.settle`, without a store to look at: after a clean close nothing is missing."""
     for page in ledger.pages.values():
-        kept = [item for item in page.settled + page.written if item[0] >= page.floor]
+        kept = [item for item in page.there() if item[0] >= page.floor]
         page.settled = kept
         page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
 

@@ -25,11 +25,13 @@ from esker.engine import committer
 from esker.engine.attach import commit
 from esker.engine.context import LOG
 from esker.options import JOURNAL_DIRTY_SHARDS as DIRTY_SHARDS
+from esker.storage import marks
 from esker.testing import KEPT, LOST, Fate, ManualClock, SimulatedDisk
 from tests.crash.driver import ROOT, Driver, Step
 from tests.crash.ledger import NOT_BY_A_CRASH, Death, Found, Ledger, Page, check_page, read
 
 MANY = ("j0", "j1")  # many enough for the journal, see `prepared`
+REWRITE_BYTES = marks.REWRITE_BYTES
 BIG = 900  # bytes; five of these fill a segment
 SHARDS = 3
 
@@ -118,6 +120,14 @@ SCENARIOS: dict[str, Scenario] = {
     "delete a topic": Scenario(F | {"x": "disk"}, [("drop", "x"), ("tick",)]),
     "evict": Scenario({"c": "disk"}, [("tick",)], [("many", "c", 3, BIG)] * 3),
     "delete records": Scenario(F, [("forget", "f"), ("tick",)], [*ROLLED, ("tick",)]),
+    "delete by tag": Scenario(
+        F | D, [("erase", "f"), ("erase", "f", "x-b"), ("erase", "d", "x-"), ("tick",)],
+        [("many", "f", 4), ("many", "d", 4)],
+    ),
+    "delete by tag, into a new file": Scenario(
+        D, [("erase", "d"), ("erase", "d", "x-b")],
+        [*[("many", "d", 4), ("erase", "d")] * 3, ("many", "d", 4)],
+    ),
     "close": Scenario(F | D, [("append", "f"), ("append", "d"), ("close",)]),
     "close with a journal": Scenario(
         JOURNALED, [("append", "j0"), ("close",)], TO_JOURNAL,
@@ -127,11 +137,19 @@ SCENARIOS: dict[str, Scenario] = {
     "open, clean": Scenario(F | D, [("open",), ("wait", "d")], left="closed"),
     "open after a kill": Scenario(F | D, [("open",)], LIVED, "killed"),
     "open after a power cut": Scenario(F | D, [("open",)], LIVED, "without power"),
+    "open after a deletion by tag": Scenario(
+        F | D, [("open",)], [*LIVED, ("erase", "f"), ("erase", "d", "x-"), ("many", "d", 4)],
+        "without power",
+    ),
     "replay a journal": Scenario(JOURNALED, [("open",)], TO_JOURNAL, "without power"),
     "open to set aside": Scenario(F | D, [("open",)], [*ROLLED, ("stranger", "f")], "killed"),
     # reading
     "read": Scenario(F | D, [("read", "f"), ("read", "d")], [*ROLLED, ("tick",), ("sync_all",)]),
     "follow": Scenario(F, [("follow", "f"), ("wait", "f"), ("follow", "f")], [*ROLLED, ("tick",)]),
+    "read what is left": Scenario(
+        F, [("read", "f"), ("beside", "f")],
+        [*ROLLED, ("tick",), ("append", "f"), ("erase", "f", "x-")],
+    ),
     "look up": Scenario(F, [("look_up", "f")], [*ROLLED, ("tick",), ("sync_all",)]),
     "beside a writer": Scenario(
         F | D, [("beside", "f"), ("beside", "d")], [*ROLLED, ("sync_all",)]
@@ -143,7 +161,7 @@ SCENARIOS: dict[str, Scenario] = {
         F, [("repair",)], [*ROLLED, ("tick",), ("sync_all",), ("rot", "f")], "closed"
     ),
 }  # fmt: skip
-READING = {"read", "look up", "beside a writer", "second writer", "verify"}
+READING = {"read", "read what is left", "look up", "beside a writer", "second writer", "verify"}
 IN_USE: dict[str, list[Step]] = {
     "fsync": [("wait", "{}")], "disk": [("many", "{}")], "memory": [("many", "{}")],
     "ephemeral": [("many", "{}")],
@@ -306,8 +324,7 @@ class Program(Driver):
         self._exactly(topic, self._store)
 
     def _exactly(self, topic: str, store: esker.Store) -> None:
-        page = self.ledger.pages[topic]
-        expected = page.settled + page.written
+        expected = self.ledger.pages[topic].there()
         assert read(store, topic).records == expected, f"{topic} is not what was written"
 
     def follow(self, topic: str) -> None:
@@ -315,7 +332,7 @@ class Program(Driver):
         self.ledger.synced(topic)
         page = self.ledger.pages[topic]
         seen = [(r.offset, r.value) for r in self._store[topic].follow(0, timeout=0)]
-        assert seen == page.settled + page.written, f"{topic}: a follower saw something else"
+        assert seen == page.there(), f"{topic}: a follower saw something else"
 
     def look_up(self, topic: str) -> None:
         page, handle = self.ledger.pages[topic], self._store[topic]
@@ -536,6 +553,7 @@ def settle(page: Page, found: Found) -> None:
     page.settled, page.gaps = found.records, found.gaps
     page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
     page.floor, page.falling = found.first, 0
+    page.settle_erased(found)
     page.reached = max([page.reached, *(offset + 1 for offset, _ in found.records[-1:])])
 
 
@@ -611,10 +629,12 @@ def prepared(name: str, seed: int = 0) -> Program:
     """A program that is about to perform a scenario, on a disk of its own.
 
     It makes the same calls every time; the seed says what failed writes leave. Where the journal
-    is wanted two shards are made enough for it: who calls this undoes that afterwards.
+    is wanted two shards are made enough for it, and a file of deletions is soon too long: who calls
+    this undoes that afterwards.
     """
     scenario = SCENARIOS[name]
     committer.JOURNAL_DIRTY_SHARDS = 1 if "j0" in scenario.topics else DIRTY_SHARDS
+    marks.REWRITE_BYTES = 0  # type: ignore[misc]
     made, left = image(name), scenario.left
     disk = made.disk.crash(Fate(3)) if left == "without power" else made.disk.kill()
     disk._draws = seed << 20  # what it leaves of failed writes; its identity stays
@@ -703,13 +723,14 @@ def repaired(program: Program) -> None:
 
 @contextmanager
 def few_shards_again() -> Iterator[None]:
-    """Undoes what `prepared` did to the limit of the journal; and nobody keeps what is logged."""
+    """Undoes what `prepared` did to limits; and nobody keeps what is logged."""
     LOG.disabled = True
     try:
         yield
     finally:
         LOG.disabled = False
         committer.JOURNAL_DIRTY_SHARDS = DIRTY_SHARDS
+        marks.REWRITE_BYTES = REWRITE_BYTES  # type: ignore[misc]
 
 
 @contextmanager

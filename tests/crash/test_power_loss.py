@@ -18,6 +18,7 @@ from esker.engine import committer
 from esker.format import frame
 from esker.storage import log, segment
 from esker.testing import KEPT, LOST, Call, Crash, Fate, ManualClock, SimulatedDisk
+from tests.crash import driver as driver_module
 from tests.crash.driver import OPTIONS, ROOT, Driver, Step, mixed
 from tests.crash.explorer import Explorer, Violation
 from tests.crash.ledger import Ledger, read
@@ -59,6 +60,12 @@ CASES = {
         ("many", "m", 4, 900), ("many", "m", 3, 900), ("tick",), ("many", "m", 3, 900),
         ("reopen",), ("wait", "m"), ("many", "m", 2),
     ], 4, 4, 15, 200, 150),
+    "deletion by tag": Case([
+        ("create", "f", "fsync"), ("create", "d", "disk"), ("many", "d", 4), ("many", "f", 4),
+        ("erase", "d"), ("erase", "f"), ("many", "d", 4, 900), ("tick",), ("append", "d"),
+        ("erase", "d", "x-"), ("wait", "f"), ("many", "f", 4, 900), ("reopen",),
+        ("erase", "f", "x-b"), ("forget", "d", 2), ("many", "d", 3), ("erase", "d"), ("tick",),
+    ], 6, 4, 15, 150, 150),
     "class ephemeral, beside compression": Case([
         ("create", "z", "fsync", 8192, "zstd"), ("create", "e", "ephemeral"), ("many", "e", 2),
         ("wait", "z"), ("many", "e", 4, 900), ("many", "z", 4, 900), ("many", "z", 7, 900),
@@ -140,6 +147,13 @@ ALIKE: list[Step] = [  # logs whose frames fill the same sectors; each is sealed
 ]  # fmt: skip
 
 
+@pytest.fixture
+def frames_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records without tags, or frames would differ by these."""
+    monkeypatch.setattr(driver_module, "tag_of", lambda value: None)
+
+
+@pytest.mark.usefixtures("frames_alike")
 def test_frames_of_a_deleted_file_are_not_taken_for_those_of_a_new_one() -> None:
     """They verify, but for the salt: it is what the next test takes away."""
     explorer = Explorer(most=16, chances=2, thorough=20)
@@ -147,6 +161,7 @@ def test_frames_of_a_deleted_file_are_not_taken_for_those_of_a_new_one() -> None
     assert explorer.states >= 300
 
 
+@pytest.mark.usefixtures("frames_alike")
 def test_the_explorer_finds_out_an_engine_without_salts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedDisk, "random", lambda disk, size: bytes(size - 1) + b"7")
     with pytest.raises(Violation, match=r"I[1-7]|taken for damage"):

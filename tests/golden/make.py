@@ -10,6 +10,8 @@ Stores, with every kind of file and of frame that version 1 has:
     v1/killed       left by a killed writer: a journal with entries, a log that lacks bytes the
                     journal has, a log that ends in half a frame
     v1/mended       repaired after damage: a hole where records were
+    v1/erased       records were deleted one by one: files of deletions with plain and with packed
+                    frames, one that goes on behind what counts, one that no page names
     v1/closed.json  what each holds, record by record; and so on
 
 Time, randomness, boot and process are fixed, so that the same bytes come out every time, and
@@ -179,7 +181,43 @@ def build_mended(target: Path) -> str:
     return told
 
 
-BUILDERS = {"closed": build_closed, "killed": build_killed, "mended": build_mended}
+def build_erased(target: Path) -> str:
+    """A store in which records were deleted by their tags; returns what is left, as JSON."""
+    files, clock = FixedFiles(seed=7), HandClock()
+    store = opened(files, clock)
+    store.create("plain", shards=2, durability="fsync", segment_records=4, segment_bytes="4KiB")
+    spread = store.create("spread")
+    spread.append_many([esker.Record(b"before the power cut", tag=tag) for tag in ("x", None)])
+    spread.sync()
+    killed(store)
+    files = restarted(files)
+    with opened(files, clock) as store:
+        plain, spread = store["plain"], store["spread"]
+        for n in range(20):
+            tag = f"user-{n // 3 % 4}" if n % 5 else None
+            plain.append(b"%d" % n, key=b"%d" % (n % 6), tag=tag, wait=True)
+        plain.delete(tag="user-1")
+        plain.delete(tag_prefix="user-2")
+        spread.append_many([esker.Record(b"after it", tag=tag) for tag in ("x", "y")])
+        spread.delete(tag="x")  # far from each other: two blocks
+        spread.append(b"and later", tag="x", wait=True)
+        told = contents(store)
+    longer, followed = sorted(
+        name for name in files.files if "/00000001/" in name and "deletions" in name
+    )
+    data = bytes(files.files[longer])
+    files.files[longer] += data[64:300]  # half of a deletion that was under way
+    files.files[followed[:-1] + "2"] = bytearray(data[:300])  # half of a new file
+    files.dump(target, ROOT)
+    return told
+
+
+BUILDERS = {
+    "closed": build_closed,
+    "erased": build_erased,
+    "killed": build_killed,
+    "mended": build_mended,
+}
 
 
 # ---- what they hold --------------------------------------------------------------------------

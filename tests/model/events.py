@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from esker.engine import reader
 from esker.engine.committer import Committer
 from esker.engine.shard import Shard
 from esker.storage.log import LogSegment
+from esker.storage.marks import MarksFile
 from tests.model.switches import Setting, Switches
 
 HITS: Counter[str] = Counter()
@@ -22,7 +24,8 @@ EVERYWHERE: Final = (
     "empty batch (many)", "empty batch (arrow)", "empty batch (batch)", "zero-length value",
     "record of the maximum size", "record above the maximum size", "batch too large",
     "batch over several shards", "timestamp in the past", "timestamp before 1970",
-    "records deleted", "topic deleted",
+    "records deleted", "topic deleted", "deleted by tag", "deleted by prefix",
+    "deleted by tag before a place", "a whole batch deleted",
     # where a segment ends
     "roll by bytes", "roll by records", "roll by age", "segment exactly full",
     "segment one word too small", "seal merging frames", "seal in place", "lingered out",
@@ -43,6 +46,7 @@ EVERYWHERE: Final = (
 WITH_SMALL_LIMITS: Final = (
     "buffer full", "frame split in two", "batch of the largest single frame",
     "active log sealed by close", "writer seals for the sealer", "ceiling moved again",
+    "deletions written anew",
 )  # fmt: skip
 
 
@@ -80,6 +84,19 @@ def _reserve(self: Shard, needed: int) -> None:
         hit("ceiling moved again")
 
 
+def _sift(columns: Any, first: int, keep: Any) -> Any:
+    left = _OLD["sift"](columns, first, keep)
+    if not left[0].count:
+        hit("a whole batch deleted")
+    return left
+
+
+def _anew(self: MarksFile, *arguments: Any) -> Any:
+    if self.number:
+        hit("deletions written anew")
+    return _OLD["_anew"](self, *arguments)
+
+
 def _counting(owner: type, name: str, event: str) -> Setting:
     before = getattr(owner, name)
 
@@ -90,12 +107,16 @@ def _counting(owner: type, name: str, event: str) -> Setting:
     return owner, name, counted
 
 
-_OLD: Final[dict[str, Any]] = {"_roll": Shard._roll, "reserve": Shard.reserve}
+_OLD: Final[dict[str, Any]] = {
+    "_roll": Shard._roll, "reserve": Shard.reserve, "sift": reader.sift, "_anew": MarksFile._anew,
+}  # fmt: skip
 WATCH: Final = Switches(
     "watched",
     (
         (Shard, "_roll", _roll),
         (Shard, "reserve", _reserve),
+        (reader, "sift", _sift),
+        (MarksFile, "_anew", _anew),
         _counting(LogSegment, "_write_merged", "seal merging frames"),
         _counting(LogSegment, "write_footer", "seal in place"),
         _counting(Committer, "_through_journal", "journal used"),

@@ -76,7 +76,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         other=INDEX,
         options=OPTIONS,
-        tour=pick(["", "", "shards", "writer", "age", "clock", "frame"]),
+        tour=pick(["", "", "shards", "writer", "age", "clock", "frame", "tags"]),
         ending=pick(["", "kill", "crash"]),
         fate=FATES,
     )
@@ -108,6 +108,15 @@ class Machine(RuleBasedStateMachine):
             self.time("set", 3)
         elif where == "frame":
             self.append_many(0, [(513, *row[1:])] * 5, False, "many")
+        elif where == "tags":
+            self.beside(0, ("earliest", 0), "read")
+            for tag in ("t", "tag", "t", "äöü", "t", "tag"):
+                self.append_many(0, [row, (9, None, tag, *row[3:])] * 2, False, "many")
+                self.append(0, (9, None, tag, *row[3:]), True)
+                self.erase(0, 0, ("tag_prefix", tag[0]), None)
+                self.beside(0, ("earliest", 0), "read")
+            self.append_many(0, [row, (9, None, "t", *row[3:])] * 2, True, "many")
+            self.erase(0, 0, ("tag", "t"), ("at the end", 0))
 
     # -- both sides --
 
@@ -373,6 +382,25 @@ class Machine(RuleBasedStateMachine):
         shard, _ = self.shard_of(name, index)
         everywhere = place.kind != "offset" and bool(index & 1)
         self.both(lambda side: side.delete(name, place, None if everywhere else shard), name)
+
+    @rule(
+        topic=INDEX,
+        index=INDEX,
+        what=pick([("tag", "t"), ("tag", "tag"), ("tag", "none"), ("tag_prefix", "t"),
+                   ("tag_prefix", "ä"), ("tag_prefix", "tags")]),
+        before=st.none() | PLACES,
+    )  # fmt: skip
+    def erase(self, topic: int, index: int, what: tuple[str, str], before: Any) -> None:
+        """Delete by tag; then a record that is gone, or one that is not, is asked for."""
+        name = self.name_of(topic)
+        place = None if before is None else self.place(name, before, index)
+        at, shard = self.shard_of(name, index)
+        several = len(self.sides[0].topics[name].shards) > 1
+        one = (several and place is not None and place.kind == "offset") or bool(index & 1)
+        self.both(lambda side: side.erase(name, *what, place, at if one else None), name)
+        if shard.erased:
+            offset = [*shard.erased][index % len(shard.erased)]
+            self.both(lambda side: side.get(name, at, offset), name)
 
     @precondition(lambda self: len(self.sides[0].topics) > 1)
     @rule(topic=INDEX, again=OPTIONS)

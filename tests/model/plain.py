@@ -11,6 +11,7 @@ and goes on from there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import esker
@@ -82,12 +83,13 @@ class PlainShard:
         self.opened = 0.0  # when the first of them came
         self.written = 0.0  # when rows were last written
         self.batches: list[tuple[int, int]] = []  # atomic, and not yet durable
+        self.erased: dict[int, Row] = {}  # deleted by tag: not there, and yet at their places
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, PlainShard)
         mine = (self.rows, self.lost, self.floor, self.next, self.durable, self.pending)
         theirs = (other.rows, other.lost, other.floor, other.next, other.durable, other.pending)
-        return mine == theirs
+        return mine == theirs and self.erased == other.erased
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -150,10 +152,22 @@ class PlainShard:
         before = len(self.rows)
         self.floor = offset
         self.rows = [item for item in self.rows if item[0] >= offset]
+        self.erased = {at: row for at, row in self.erased.items() if at >= offset}
         self.lost = [
             gap._replace(first=max(gap.first, offset)) for gap in self.lost if gap.last >= offset
         ]
         return before - len(self.rows)
+
+    def erase(self, matches: Callable[[str], bool], before: int) -> int:
+        """Delete the durable rows before an offset whose tag matches; returns how many."""
+        gone = {
+            at: row
+            for at, row in self.rows
+            if at < min(before, self.durable) and row.tag is not None and matches(row.tag)
+        }
+        self.rows = [item for item in self.rows if item[0] not in gone]
+        self.erased |= gone
+        return len(gone)
 
     # -- reading --
 
@@ -174,17 +188,22 @@ class PlainShard:
         """The rows that readers may see."""
         return [(offset, row) for offset, row in self.rows if offset < self.visible]
 
+    @property
+    def places(self) -> list[tuple[int, Row]]:
+        """What was once seen and lies above the floor, also what was deleted by tag since."""
+        return sorted([*self.seen, *self.erased.items()], key=lambda item: item[0])
+
     def back(self, count: int) -> int:
-        """The offset so many records before the end."""
-        seen = self.seen
-        if count <= 0:
+        """The offset so many records before the end; all that ever was there if there are fewer."""
+        seen, places = self.seen, self.places
+        if count <= 0 or not places:
             return self.visible
-        return max(seen[-count:][0][0] if seen else self.visible, self.earliest)
+        return max(seen[-count][0] if count <= len(seen) else places[0][0], self.earliest)
 
     def since(self, time_us: int) -> int:
-        """The first offset at or after a time."""
+        """The first offset at or after a time: no deletion by tag makes it another one."""
         return next(
-            (offset for offset, row in self.seen if row.timestamp >= time_us),  # type: ignore[operator]
+            (offset for offset, row in self.places if row.timestamp >= time_us),  # type: ignore[operator]
             self.visible,
         )
 
@@ -208,7 +227,7 @@ class PlainShard:
             self._begin_at(self.next)
 
     def _begin_at(self, offset: int) -> None:
-        self.rows, self.pending, self.batches = [], [], []
+        self.rows, self.pending, self.batches, self.erased = [], [], [], {}
         self.next = self.durable = offset
         self.lost = [Missing(self.floor, offset - 1, "evicted")] if offset > self.floor else []
 

@@ -229,6 +229,24 @@ class Side:
             hit("records deleted")
         return gone
 
+    def erase(self, name: str, how: str, text: str, before: Place | None, shard: int | None) -> int:
+        """Records with a tag, or with one that begins like this; all, or those before a place."""
+        shards = self.topics[name].shards
+        given: dict[str, Any] = {how: text}
+        gone = self.store[name].delete(None if before is None else before.text, shard, **given)
+        self._synced(self.topics[name])
+        expected = 0
+        for each in shards if shard is None else [shards[shard]]:
+            end = each.visible if before is None else resolve(each, before)
+            matches = text.__eq__ if how == "tag" else lambda tag: tag.startswith(text)
+            expected += each.erase(matches, end)
+        assert gone == expected, f"{name}: deleted {gone} with {given} before {before}"
+        if gone:
+            hit("deleted by tag" if how == "tag" else "deleted by prefix")
+            if before is not None:
+                hit("deleted by tag before a place")
+        return gone
+
     def drop(self, name: str) -> None:
         """A topic with all that is in it."""
         self.store.delete(name)
@@ -303,7 +321,9 @@ class Side:
             found += map(item_of, records)
             table = batch.arrow
             assert table["value"].to_pylist() == batch.values == [r.value for r in records]
-            assert table["offset"].to_pylist() == list(range(batch.first, batch.next_offset))
+            offsets = table["offset"].to_pylist()
+            assert offsets == batch.offsets.to_pylist() == [record.offset for record in records]
+            assert (batch.first, batch.last) == (offsets[0], offsets[-1])
             assert table["key"].to_pylist() == [record.key for record in records]
             stamps = table["timestamp"].cast(pa.int64()).to_pylist()
             assert stamps == [record.timestamp for record in records]
@@ -320,7 +340,7 @@ class Side:
         elif not shard.earliest <= offset < shard.visible:
             expected = esker.OffsetOutOfRange
         else:
-            expected = shard.items(offset, offset + 1)[0]
+            expected = (shard.items(offset, offset + 1) or [esker.OffsetOutOfRange])[0]
         if isinstance(expected, Missing):
             expected = esker.DataGap
         try:

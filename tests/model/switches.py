@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
-from esker.engine import committer, context, intake, reader, shard, writing
+from esker.engine import committer, context, erasing, intake, reader, shard, writing
 from esker.engine.committer import Committer, Ticket
 from esker.engine.writing import Writing
 from esker.format import columns, frame
 from esker.format import segment as fmt
 from esker.format.segment import Footer
-from esker.storage import hole, log, merge, scan, sealed, segment
+from esker.storage import hole, log, marks, merge, scan, sealed, segment
 from esker.storage.files import Files
 from esker.storage.log import LogSegment
 from esker.storage.maps import Mapping
@@ -213,6 +213,8 @@ SMALL: Final[Sequence[Setting]] = (
     (log, "FRAME_JOIN_BELOW", 256),
     (segment, "FRAME_JOIN_BELOW", 256),
     (sealed, "FRAME_JOIN_BELOW", 256),
+    (marks, "REWRITE_BYTES", 0),
+    (erasing, "SCAN_BYTES", 512),
     (scan, "_GLANCE", 64),
     (scan, "_WINDOW", 256),
 )

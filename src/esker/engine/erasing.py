@@ -1,6 +1,7 @@
 """Deleting single records: those that carry a tag, or a tag that begins like this.
 
-    find      the records that match, up to where the shard ended when the call was made
+    find      the records that match, up to where the shard ended when the call was made: by the
+              index of their tags in sealed segments (storage/tags.py), in the log by looking
     write     their offsets as bitmaps into the shard's file of deletions, synced
     say       the state page tells how long that file is now, synced: from here on they are deleted;
               then in its other slot too, so that damage to one of them costs nothing
@@ -24,14 +25,19 @@ import pyarrow.compute as pc
 
 from esker.engine.batch import Batch
 from esker.engine.reader import read_batches
+from esker.engine.sieve import Sieve
 from esker.errors import Corruption, InvalidOption, StorageError
 from esker.storage.marks import UnknownMarks, blocks_of
+from esker.storage.sealed import SealedSegment
+from esker.storage.tags import index_of
 
 if TYPE_CHECKING:
     from esker.engine.shard import Shard
     from esker.format.state import State
 
+EVERYTHING = Sieve(deleted=False)
 SCAN_BYTES = 4 << 20
+INDEX_ROWS_MIN = 4_096  # a smaller segment is looked at as a whole
 
 
 class Match(NamedTuple):
@@ -71,6 +77,7 @@ def erase(shard: Shard, match: Match, before: int) -> int:
         shard.open_for_writing()
         if shard.poison is not None:
             raise shard._poisoned()
+        _ = shard.marks.blocks  # raises if nobody knows what is deleted already
         end = min(before, shard.durable)
     found = list(_found(shard, match, end))
     if not found:
@@ -91,7 +98,41 @@ def erase(shard: Shard, match: Match, before: int) -> int:
 
 def _found(shard: Shard, match: Match, end: int) -> Iterator[int]:
     """The offsets of the records that match and are there."""
-    for batch in read_batches(shard, shard.earliest, end, max_bytes=SCAN_BYTES, gaps="yield"):
+    for segment in shard.segments:
+        if segment.base >= end:
+            return
+        if isinstance(segment, SealedSegment):
+            rows = _indexed(shard, segment, match)
+            if rows is not None:
+                first, base, known = shard.earliest, segment.base, shard.marks
+                yield from (
+                    base + row for row in rows
+                    if first <= base + row < end and base + row not in known
+                )  # fmt: skip
+                continue
+        found = _scanned(shard, match, segment.base, min(segment.base + segment.rows, end))
+        yield from (offset for offset in found if offset not in shard.marks)
+
+
+def _indexed(shard: Shard, segment: SealedSegment, match: Match) -> Any:
+    """The rows of a sealed segment that match, by its index; None where one has to look at all."""
+    try:
+        if segment.rows < INDEX_ROWS_MIN:
+            return None
+        index = index_of(shard.files, shard.maps, segment)
+    except (Corruption, StorageError):  # whoever looks is told what is wrong, or that it is gone
+        return None
+    if match.tag is not None:
+        return index.equal(match.tag.encode())
+    assert match.prefix is not None
+    return index.prefixed(match.prefix.encode())
+
+
+def _scanned(shard: Shard, match: Match, first: int, end: int) -> Iterator[int]:
+    first = max(first, shard.earliest)
+    for batch in read_batches(
+        shard, first, end, max_bytes=SCAN_BYTES, gaps="yield", sieve=EVERYTHING
+    ):
         if not isinstance(batch, Batch) or batch.columns.tags is None:
             continue
         rows = pc.indices_nonzero(match.mask(batch.columns.tags))
@@ -100,22 +141,21 @@ def _found(shard: Shard, match: Match, end: int) -> Iterator[int]:
 
 
 def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
+    after = shard.marks.joined(blocks, shard.earliest)
     if shard.durability == "ephemeral":  # nothing of it is on disk, nor are its deletions
-        shard.marks.add(blocks)
+        shard.marks = after
         return
-    salt = int.from_bytes(shard.context.files.random(8), "little")
-    place = shard._marks.append(blocks, shard.marks, salt)
-    try:
-        with shard._state_lock:
+    file, salt = shard._marks, int.from_bytes(shard.context.files.random(8), "little")
+    # One at a time: a crash finds a file being written, or a page, and never both. And until it is
+    # known here, too: or the background would write the page back as it was.
+    with shard._state_lock:
+        place = file.append(blocks, after, salt)
+        try:
             shard._store_state(clean=False, ceiling=shard.ceiling, marked=place)
-    finally:
-        known = shard._state.state
-        if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
-            shard._marks.settle(*place)
-            shard.marks.add(blocks)
-    with shard._state_lock, suppress(StorageError):  # it counts already
-        # into the other slot too: whoever loses one must not get back what was deleted
-        shard._store_state(clean=False, ceiling=shard.ceiling)
+        finally:
+            known = shard._state.state
+            if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
+                (file.number, file.end), file.spent, shard.marks = place, False, after  # no calls
 
 
 def _sweep(shard: Shard) -> None:

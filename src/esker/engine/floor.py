@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from esker.errors import StorageError
 from esker.format.state import with_loss
+from esker.storage import tags
 from esker.storage.sealed import SealedSegment
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
     Assumes the lock.
     """
     losses = with_loss(shard.losses, shard.earliest, offset) if lost else shard.losses
-    try:
-        with shard._state_lock:
+    with shard._state_lock:  # until it is known here, too: or the background would write it back
+        try:
             shard._store_state(clean=False, ceiling=shard.ceiling, begin=(offset, losses))
-    finally:
-        known = shard._state.state
-        if known is not None and known.earliest == offset:  # also if it was interrupted behind that
-            shard.losses, shard.earliest = known.losses, offset  # in this order, see Shard._begin
+        finally:
+            known = shard._state.state
+            if known is not None and known.earliest == offset:  # also if interrupted behind that
+                shard.losses, shard.earliest = known.losses, offset  # in this order: see _begin
 
 
 def take_forgotten(shard: Shard) -> list[SealedSegment]:
@@ -54,7 +55,11 @@ def unlink(shard: Shard, gone: list[SealedSegment]) -> int:
     """Unlink what was taken off the list, the oldest first; returns the bytes. Needs no lock."""
     for segment in gone:
         shard.maps.drop(segment.path)
+        index = tags.path_of(segment)
         try:
+            if shard.files.kind(index):
+                shard.maps.drop(index)
+                shard.files.unlink(index)
             shard.files.unlink(segment.path)
         except StorageError:  # it is gone all the same; its file goes another time
             shard._count("retention_errors")

@@ -194,19 +194,21 @@ class Follower:
         return known
 
     def _hint(self) -> tuple[int, int]:
-        """The oldest offset, and how many were deleted: a hint that the state page has changed."""
+        """The oldest offset, and a number that grows with every deletion and with every writer:
+        hints that the state page has changed, also if its writer died before it could tell."""
         if self._counters is None:
             return 0, 0
         words = self._counters.words
-        return words[WORD["oldest_offset"]], words[WORD["records_deleted"]]
+        return words[WORD["oldest_offset"]], words[WORD["segments_generation"]]
 
     def _find_floor(self) -> State | None:
         """What was evicted or deleted since, as the state page has it."""
         hint = self._hint()  # before the page is read: what changes meanwhile is looked at again
         for attempt in range(ATTEMPTS):
-            state = StateFile(self.context.files, self.folder).load()
+            page = StateFile(self.context.files, self.folder)
+            state = page.load()
             try:
-                self._find_marks(state)
+                self._find_marks(state, page.damage)
                 break
             except StorageError:  # replaced by another file, and unlinked, under our eyes
                 if attempt + 1 == ATTEMPTS:
@@ -217,12 +219,11 @@ class Follower:
         self._floor = hint
         return state
 
-    def _find_marks(self, state: State | None) -> None:
+    def _find_marks(self, state: State | None, damage: str) -> None:
         owner = (self.entry.id, self.number, self.context.store)
-        if state is not None and (state.topic, state.shard, state.store) == owner:
-            known = (state.marks, state.marks_end)
-        else:  # as recovery has it: what was deleted stays deleted
-            known = marks.newest(self.context.files, self.folder)
+        if state is not None and (state.topic, state.shard, state.store) != owner:
+            state, damage = None, "the state of another shard"
+        known = marks.counting(self.context.files, self.folder, state, damage, owner)
         if known == self._marked:
             return
         try:

@@ -43,7 +43,8 @@ from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, join
 from esker.storage.log import LogSegment
-from esker.storage.marks import newest
+from esker.storage.marks import counting
+from esker.storage.marks import tidy as tidy_marks
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
@@ -253,6 +254,12 @@ def _tidy(context: Context, folder: str, say: Say) -> None:
                 say("unfinished_seal", path, "a half-made sealed segment")
             continue
         segment = names.parse_segment(name)
+        index = names.parse_tags(name.removesuffix(names.TEMPORARY))
+        if index is not None:  # half-made, or of a segment that is gone: it is made when needed
+            sealed = join(folder, names.segment(*index[:2], sealed=True))
+            if name.endswith(names.TEMPORARY) or not files.kind(sealed):
+                files.unlink(path)
+            continue
         if names.parse_staged(name) is not None or names.parse_deletions(name) is not None:
             continue  # of a batch that may yet be attached; what was deleted, see erasing.py
         if segment is None and name not in ours:
@@ -510,9 +517,10 @@ def _store(
 ) -> None:  # fmt: skip
     """The ceiling is the end: a clean state promises that nothing above it was issued, and the
     next writer of a weak class sets offsets aside before it issues any."""
-    marked = (old.marks, old.marks_end) if old is not None else (0, 0)
-    if old is None and entry.options.durability != "ephemeral":  # what was deleted stays deleted
-        marked = newest(context.files, shard_folder(context.root, entry.id, number))
+    marked, owner = (0, 0), (entry.id, number, context.store)
+    folder = shard_folder(context.root, entry.id, number)
+    if entry.options.durability != "ephemeral":  # what was deleted stays deleted
+        marked = counting(context.files, folder, old, page.damage, owner)
     try:
         page.store(
             State(
@@ -527,3 +535,4 @@ def _store(
         )  # fmt: skip
     finally:
         page.close()
+    tidy_marks(context.files, folder, *marked, owner)

@@ -23,6 +23,7 @@ class Sieve(NamedTuple):
     """Which records to leave out."""
 
     node: str | None = None  # those that came from this node
+    deleted: bool = True  # those that were deleted
 
     def keep(self, columns: Columns, first: int, marks: Marks) -> Any:
         """Which of the records from `first` on stay, as a boolean array; None for all of them."""
@@ -30,7 +31,7 @@ class Sieve(NamedTuple):
         if self.node is not None and columns.nodes is not None:
             other = pc.not_equal(columns.nodes, self.node)
             keep = pc.fill_null(other, True) if other.null_count else other  # from no node at all
-        deleted = marks.mask(first, columns.count) if marks else None
+        deleted = marks.mask(first, columns.count) if self.deleted and marks else None
         if deleted is not None:
             keep = pc.invert(deleted) if keep is None else pc.and_not(keep, deleted)
         return None if keep is None or pc.all(keep).as_py() else keep

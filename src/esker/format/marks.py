@@ -5,12 +5,12 @@
              16 u64 topic id  24 u32 shard  28 u32 zero  32 store id, 16 bytes
              48 u64 salt  56 u64 checksum of bytes 0..56
     frame  := as in a log (frame.py), of kind DELETION, with the salt of this file
-    body   := i64[n] blocks, in order      n = raw_size / 520
+    body   := i64[n] blocks, ascending     n = raw_size / 520
               u8[n][512] bitmaps           bit o & 4095 of block o >> 12 is set: offset o is deleted
 
-Every deletion is one frame; a record that was deleted stays deleted, so frames are joined by OR
-and their order means nothing. The state page says which file counts and how long it is; what lies
-behind that was never acknowledged.
+Every deletion is one frame, or several of which all but the last say MORE. A record that was
+deleted stays deleted, so frames are joined by OR and their order means nothing. The state page says
+which file counts and how long it is; what lies behind that was never acknowledged.
 
 A block that is all but empty costs little on disk, for bodies of more than one are compressed.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -80,7 +81,8 @@ def encode_frames(blocks: Blocks, position: int, salt: int) -> list[bytes]:
             body, codec = (small, frame.ZSTD) if len(small) < len(raw) else (raw, frame.PLAIN)
         head, _ = frame.encode_header(
             kind=frame.DELETION, position=position, salt=salt, codec=codec, body_size=len(body),
-            raw_size=len(raw), body_checksum=checksum(body, salt), count=len(some), synced=position,
+            raw_size=len(raw), body_checksum=checksum(body, salt), count=len(some),
+            flags=frame.MORE if at + BLOCKS_MAX < len(numbers) else 0,
         )  # fmt: skip
         parts += [head, body, bytes(-len(body) & 7)]
         position += frame.HEADER_SIZE + frame.padded(len(body))
@@ -99,6 +101,7 @@ class Deletion(NamedTuple):
 
     end: int
     blocks: dict[int, bytes]
+    more: bool  # the next frame is a part of the same deletion
 
 
 def decode_frames(data: bytes, position: int, salt: int) -> Iterator[Deletion | Flaw]:
@@ -112,11 +115,13 @@ def decode_frames(data: bytes, position: int, salt: int) -> Iterator[Deletion | 
         body = data[begin : begin + header.body_size]
         damage = frame.body_damage(header, body, salt)
         found = _blocks(header, body) if damage is None else damage.reason
+        if position + header.size > len(data):  # be it in the padding: the next one begins behind
+            found = "the file ends inside a frame"
         if isinstance(found, str):
             yield Flaw(position, found)
             return
         position += header.size
-        yield Deletion(position, found)
+        yield Deletion(position, found, bool(header.flags & frame.MORE))
 
 
 def _blocks(header: frame.Header, body: bytes) -> dict[int, bytes] | str:
@@ -133,8 +138,9 @@ def _blocks(header: frame.Header, body: bytes) -> dict[int, bytes] | str:
     elif len(body) != raw:
         return "a body that is not as long as its header says"
     numbers = struct.unpack_from(f"<{count}q", body)
-    if any(not 0 <= number < _OFFSET_MAX // BLOCK for number in numbers):
-        return "a block of offsets that nobody writes"
+    bounds = (-1, *numbers, _OFFSET_MAX // BLOCK)
+    if any(before >= after for before, after in pairwise(bounds)):
+        return "blocks of offsets that nobody writes"
     begin = count * 8
     return {
         number: body[begin + at * BITMAP : begin + (at + 1) * BITMAP]

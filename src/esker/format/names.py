@@ -14,6 +14,7 @@ numbers.
     DATA/topics/00000012/0003/               topic 12, shard 3
         00000005-00000000000000081920.log    segment 5 from offset 81920, being written
         00000004-00000000000000000000.seg    segment 4, sealed
+        00000004-00000000000000000000.tags   which rows of segment 4 carry which tag
         deletions-00000002                   which records were deleted, as bitmaps
         HEX.staged                           a segment made elsewhere, not yet a part of the shard
         state  counters  lock
@@ -55,6 +56,7 @@ NAME_BYTES_MAX: Final = 255  # of a file, on every file system that matters
 _CATALOG = re.compile(r"catalog-(\d{8,})", re.ASCII)
 _SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)", re.ASCII)
 _DELETIONS = re.compile(r"deletions-(\d{8,})", re.ASCII)
+_TAGS = re.compile(r"(\d{8,})-(\d{20})\.tags", re.ASCII)
 _JOURNAL = re.compile(r"(\d{8,})\.journal", re.ASCII)
 _COMMIT = re.compile(r"([0-9a-f]{32})-(\d{20})\.commit", re.ASCII)
 _STAGED = re.compile(r"([0-9a-f]{16})[0-9a-f]{16}\.staged", re.ASCII)
@@ -106,6 +108,17 @@ def segment(segment_id: int, base: int, *, sealed: bool) -> str:
 def parse_segment(name: str) -> SegmentName | None:
     found = _SEGMENT.fullmatch(name)
     return SegmentName(int(found[1]), int(found[2]), found[3] == "seg") if found else None
+
+
+def tags(segment_id: int, base: int) -> str:
+    """The index of a segment's tags."""
+    return f"{segment_id:08d}-{base:020d}.tags"
+
+
+def parse_tags(name: str) -> SegmentName | None:
+    """The sealed segment that an index is of."""
+    found = _TAGS.fullmatch(name)
+    return SegmentName(int(found[1]), int(found[2]), True) if found else None
 
 
 def deletions(number: int) -> str:

@@ -18,7 +18,8 @@ import pyarrow as pa
 from esker.errors import Corruption, FormatTooNew
 from esker.format import marks as fmt
 from esker.format import names
-from esker.format.marks import BITMAP, BLOCK, Blocks, Flaw, MarksHeader
+from esker.format.marks import BITMAP, BLOCK, Blocks, Deletion, Flaw, MarksHeader
+from esker.format.state import State
 from esker.storage.files import File, Files, join
 
 REWRITE_BYTES: Final = 1 << 20  # a file below this is never too long
@@ -26,7 +27,7 @@ _EMPTY: Final = bytes(BITMAP)
 
 
 class Marks:
-    """Deleted offsets. Blocks are replaced, never changed, so that readers need no lock."""
+    """Deleted offsets. A deletion makes another one of it, so that readers need no lock."""
 
     __slots__ = ("_counts", "blocks")
 
@@ -50,6 +51,15 @@ class Marks:
                 bits |= int.from_bytes(known, "little")
             self._counts[number] = bits.bit_count()
             self.blocks[number] = bits.to_bytes(BITMAP, "little")
+
+    def joined(self, blocks: Blocks, earliest: int = 0) -> Marks:
+        """These from `earliest` on, and others with them."""
+        both = Marks()
+        low = earliest // BLOCK
+        both.blocks.update((n, block) for n, block in self.blocks.items() if n >= low)
+        both._counts.update((n, count) for n, count in self._counts.items() if n >= low)
+        both.add(blocks)
+        return both
 
     def mask(self, first: int, count: int) -> Any:
         """Which of `count` offsets are deleted, as a boolean array; None for none of them."""
@@ -83,12 +93,6 @@ class Marks:
                 total += (bits >> max(begin, 0)).bit_count()
         return total
 
-    def forget(self, before: int) -> None:
-        """What is below an offset needs no mark any more."""
-        for number in [number for number in self.blocks if (number + 1) * BLOCK <= before]:
-            del self.blocks[number]
-            del self._counts[number]
-
 
 def blocks_of(offsets: Iterable[int]) -> dict[int, bytes]:
     """Bitmaps with these offsets set."""
@@ -116,53 +120,50 @@ class MarksFile:
         self._owner = (topic, shard, store)
         self._file: File | None = None
         self._salt = 0
-        self._spent = True  # must not be written to: there is none, or something went wrong
+        self.spent = True  # must not be written to: there is none, or something went wrong
         self.number = 0
         self.end = 0
 
     def load(self, number: int, end: int) -> Marks:
-        """What the page says is there. Raises Corruption when it is not, or not whole."""
-        self.number, self.end, self._spent = number, end, True
+        """What the page says is there. Raises Corruption when it is not, or not whole.
+
+        A newer file than the one that counts is what a crash left; so that the newest has all that
+        was deleted, should the page be lost, an older one is not written to again.
+        """
+        self.number, self.end, self.spent = number, end, True
         marks, header = read_marks(self._files, self._folder, number, end, self._owner)
-        self._salt, self._spent = header.salt, not number
+        self._salt, self.spent = header.salt, not number or number < max(self._numbers())
         return marks
 
     def append(self, blocks: Blocks, marks: Marks, salt: int) -> tuple[int, int]:
         """Write a deletion, synced; returns which file is how long, for the page to say so.
 
-        `marks` is all that was deleted before. Until `settle` is called, what was written does not
-        count, and the file is not written to again.
+        `marks` is all that is deleted with it. Until the page says so, what was written does not
+        count, and the file is spent. Then older files may go.
         """
-        if self._spent or self.end > max(REWRITE_BYTES, 4 * len(marks.blocks) * BITMAP):
-            return self._anew(blocks, marks, salt)
+        if self.spent or self.end > max(REWRITE_BYTES, 4 * len(marks.blocks) * BITMAP):
+            return self._anew(marks, salt)
         if self._file is None:
             self._file = self._files.open(join(self._folder, names.deletions(self.number)), "rw")
-        self._spent = True
+        self.spent = True
         parts = fmt.encode_frames(blocks, self.end, self._salt)
         self._file.write(self.end, parts)
         self._file.sync()
         return self.number, self.end + sum(map(len, parts))
 
-    def _anew(self, blocks: Blocks, marks: Marks, salt: int) -> tuple[int, int]:
-        together = Marks()
-        together.add(marks.blocks)
-        together.add(blocks)
+    def _anew(self, marks: Marks, salt: int) -> tuple[int, int]:
         self.close()
-        self._spent = True
+        self.spent = True
         number = max([self.number, *self._numbers()]) + 1
         topic, shard, store = self._owner
         head = fmt.encode_header(MarksHeader(number, topic, shard, store, salt))
-        parts = [head, *fmt.encode_frames(together.blocks, len(head), salt)]
+        parts = [head, *fmt.encode_frames(marks.blocks, len(head), salt)]
         self._file = self._files.open(join(self._folder, names.deletions(number)), "create")
         self._file.write(0, parts)
         self._file.sync()
         self._files.sync_dir(self._folder)
         self._salt = salt
         return number, sum(map(len, parts))
-
-    def settle(self, number: int, end: int) -> None:
-        """The page says so now: what was appended counts, and older files may go."""
-        self.number, self.end, self._spent = number, end, False
 
     def sweep(self) -> None:
         """Unlink the files that no page names any more."""
@@ -198,20 +199,67 @@ class UnknownMarks(Marks):
         return True
 
 
-def newest(files: Files, folder: str) -> tuple[int, int]:
-    """The newest file of deletions, all of it, for a shard that lost its page.
+def counting(
+    files: Files, folder: str, state: State | None, damage: str, owner: tuple[int, int, bytes]
+) -> tuple[int, int]:
+    """Which file of deletions counts, and how much of it.
 
-    Nobody can say any more how much of it counts. What is not whole is not passed over: then it is
-    for a repair to say that deleted records may be back.
+    What the page says. A slot of it that is damaged may have told of more: then it is the newest
+    file, all of it, and whoever finds that not to be whole is told so. Where there never was a
+    page, a crash may have left half of a first deletion, and what is whole counts.
     """
-    number = max(numbers(files, folder), default=0)
-    if not number:
-        return 0, 0
+    told = (state.marks, state.marks_end) if state is not None else (0, 0)
+    if damage:
+        number = max(numbers(files, folder), default=0)
+        return max(told, (number, _size(files, folder, number))) if number else told
+    return told if state is not None else newest(files, folder, owner)
+
+
+def _size(files: Files, folder: str, number: int) -> int:
     file = files.open(join(folder, names.deletions(number)), "r")
     try:
-        return number, file.size()
+        return file.size()
     finally:
         file.close()
+
+
+def tidy(files: Files, folder: str, number: int, end: int, owner: tuple[int, int, bytes]) -> None:
+    """Behind a page that was just synced: what it does not tell of goes, if it is whole itself."""
+    others = [each for each in numbers(files, folder) if each != number]
+    longer = bool(number) and _size(files, folder, number) > end
+    if not others and not longer:
+        return
+    try:
+        read_marks(files, folder, number, end, owner)
+    except Corruption:
+        return  # a repair may find in the others what this one lacks
+    for each in others:
+        files.unlink(join(folder, names.deletions(each)))
+    if longer:
+        file = files.open(join(folder, names.deletions(number)), "rw")
+        try:
+            file.truncate(end)
+        finally:
+            file.close()
+
+
+def newest(files: Files, folder: str, owner: tuple[int, int, bytes]) -> tuple[int, int]:
+    """The newest file of deletions and how far it is whole, for a shard that never had a page.
+
+    A file that has no whole deletion was being made when its writer died: the one before it holds
+    all that was ever acknowledged.
+    """
+    for number in reversed(numbers(files, folder)):
+        data, header = _read(files, join(folder, names.deletions(number)))
+        if isinstance(header, str) or header != (number, *owner, header.salt):
+            continue
+        end = 0
+        for found in fmt.decode_frames(data, fmt.HEADER_SIZE, header.salt):
+            if isinstance(found, Deletion) and not found.more:
+                end = found.end
+        if end:
+            return number, end
+    return 0, 0
 
 
 def read_marks(
@@ -223,17 +271,10 @@ def read_marks(
     path = join(folder, names.deletions(number))
     if not files.kind(path):
         raise Corruption("the file of deletions is missing", path=path)
-    file = files.open(path, "r")
-    try:
-        data = file.read(0, min(end, file.size()))
-    finally:
-        file.close()
-    header = fmt.decode_header(data[: fmt.HEADER_SIZE])
+    data, header = _read(files, path, end)
     if isinstance(header, str):
-        if header.startswith("version"):
-            raise FormatTooNew(f"{path} was written by a later Esker ({header})")
         raise Corruption(header, path=path, position=0)
-    if (header.topic, header.shard, header.store) != owner or header.number != number:
+    if header != (number, *owner, header.salt):
         raise Corruption("the deletions of another shard", path=path, position=0)
     if len(data) < end:
         raise Corruption(
@@ -247,3 +288,16 @@ def read_marks(
     if not marks:  # nobody makes an empty one
         raise Corruption("no deletion is in it", path=path, position=fmt.HEADER_SIZE)
     return marks, header
+
+
+def _read(files: Files, path: str, end: int = 1 << 62) -> tuple[bytes, MarksHeader | str]:
+    """The bytes of a file below `end`, and its header, or why it has none."""
+    file = files.open(path, "r")
+    try:
+        data = file.read(0, min(end, file.size()))
+    finally:
+        file.close()
+    header = fmt.decode_header(data[: fmt.HEADER_SIZE])
+    if isinstance(header, str) and header.startswith("version"):
+        raise FormatTooNew(f"{path} was written by a later Esker ({header})")
+    return data, header

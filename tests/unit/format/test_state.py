@@ -30,6 +30,8 @@ STATES = st.builds(
     end_offset=NUMBER,
     boot=ID,
     store=ID,
+    marks=NUMBER,
+    marks_end=NUMBER,
 )
 BOUNDS = st.lists(NUMBER, unique=True, max_size=2 * fmt.LOSSES_MAX + 1).map(sorted)
 ONE = State(flags=fmt.CLEAN, generation=3, topic=1, shard=0, epoch=1, ceiling=100)
@@ -60,7 +62,8 @@ def test_any_flipped_bit_of_a_slot_is_told_and_never_reads_as_unwritten() -> Non
 @pytest.mark.parametrize(
     ("field", "number"),
     [("generation", 2**64 - 1), ("ceiling", 2**63 - 1), ("ceiling", -1), ("segment", 2**62),
-     ("end_position", 2**32), ("end_offset", -1), ("end_offset", 2**62), ("earliest", -5)],
+     ("end_position", 2**32), ("end_offset", -1), ("end_offset", 2**62), ("earliest", -5),
+     ("marks", 2**62), ("marks_end", 2**64 - 1)],
 )  # fmt: skip
 def test_numbers_that_nobody_can_have_written_are_told(field: str, number: int) -> None:
     assert isinstance(fmt.decode_slot(fmt.encode_slot(ONE._replace(**{field: number}))), str)
@@ -68,13 +71,13 @@ def test_numbers_that_nobody_can_have_written_are_told(field: str, number: int) 
 
 @pytest.mark.parametrize(
     "losses",
-    [((5, 4),), ((-1, 4),), ((1, 101),), ((1, 3), (2, 5)), ((1, 2),) * 25],
+    [((5, 4),), ((-1, 4),), ((1, 101),), ((1, 3), (2, 5)), ((1, 2),) * (fmt.LOSSES_MAX + 1)],
 )
 def test_losses_that_nobody_can_have_written_are_told(losses: fmt.Losses) -> None:
     state = ONE._replace(earliest=100, losses=losses)
     if len(losses) > fmt.LOSSES_MAX:
-        data = bytearray(fmt.encode_slot(state._replace(losses=losses[:24])))
-        data[112:120] = struct.pack("<Q", 25)
+        data = bytearray(fmt.encode_slot(state._replace(losses=losses[:-1])))
+        data[112:120] = struct.pack("<Q", len(losses))
         data[-8:] = struct.pack("<Q", checksum(bytes(data[:-8])))
     else:
         data = bytearray(fmt.encode_slot(state))
@@ -87,13 +90,21 @@ def test_losses_join_where_they_touch_and_where_there_is_no_room_for_more() -> N
     losses = fmt.with_loss((), 0, 5)
     assert losses == ((0, 5),)
     assert fmt.with_loss(losses, 5, 9) == ((0, 9),), "nothing was deleted between"
-    for n in range(1, 24):
+    for n in range(1, fmt.LOSSES_MAX):
         losses = fmt.with_loss(losses, 10 * n, 10 * n + 5)
     assert len(losses) == fmt.LOSSES_MAX
     more = fmt.with_loss(losses, 240, 245)
     assert more == ((0, 15), *losses[2:], (240, 245))
     state = ONE._replace(earliest=245, losses=more)
     assert fmt.decode_slot(fmt.encode_slot(state)) == state
+
+
+def test_losses_and_deletions_have_room_beside_each_other() -> None:
+    losses = tuple((4 * n, 4 * n + 2) for n in range(fmt.LOSSES_MAX))
+    state = ONE._replace(earliest=100, losses=losses, marks=3, marks_end=2**40)
+    data = fmt.encode_slot(state)
+    assert fmt.decode_slot(data) == state
+    assert struct.unpack_from("<qqQQQQ", data, 456) == (*losses[-1], 3, 2**40, 0, 0)
 
 
 def test_a_slot_that_was_never_written_is_told_apart_from_a_damaged_one() -> None:
