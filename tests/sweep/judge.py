@@ -108,7 +108,7 @@ def look(of: Shape, disk: Platter, mode: Any) -> Outcome:
                 assert deletions_forgotten(of, damaged or disk.files, shard), (
                     f"{shard}: {_span(got.back)} had been deleted"
                 )
-            if of.pending and not page_of(of, damaged or disk.files, shard):
+            if of.pending and f"{of.folders()[shard]}/state" in changed:
                 got = got._replace(lost=got.lost - of.pending)  # that deletion was finished
             if got.lost or got.blind:
                 told = _check_loss(of, disk, damaged, changed, store, shard, got)

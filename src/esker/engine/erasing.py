@@ -3,8 +3,7 @@
     find      the records that match, up to where the shard ended when the call was made: by the
               index of their tags in sealed segments (storage/tags.py), in the log by looking
     write     their offsets as bitmaps into the shard's file of deletions, synced
-    say       the state page tells how long that file is now, synced: from here on they are deleted;
-              then in its other slot too, so that damage to one of them costs nothing
+    say       the state page tells how long that file is now, synced: from here on they are deleted
     show      readers of this process leave them out; those of others look at the page again
 
 A deletion that is cut short before the page says so has not happened. The page is what counts, so
@@ -156,6 +155,9 @@ def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
             known = shard._state.state
             if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
                 (file.number, file.end), file.spent, shard.marks = place, False, after  # no calls
+        with suppress(StorageError):  # it counts already; in the other slot too, so that whoever
+            # loses one of them does not get back what was deleted
+            shard._store_state(clean=False, ceiling=shard.ceiling)
 
 
 def _sweep(shard: Shard) -> None:

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from esker.errors import Corruption, FormatTooNew
+from esker.errors import Corruption, FormatTooNew, StorageError
+from esker.format import frame, names
 from esker.format import marks as fmt
-from esker.format import names
 from esker.format.marks import BITMAP, BLOCK, Blocks, Deletion, Flaw, MarksHeader
 from esker.format.state import State
 from esker.storage.files import File, Files, join
@@ -226,12 +226,13 @@ def _size(files: Files, folder: str, number: int) -> int:
 def tidy(files: Files, folder: str, number: int, end: int, owner: tuple[int, int, bytes]) -> None:
     """Behind a page that was just synced: what it does not tell of goes, if it is whole itself."""
     others = [each for each in numbers(files, folder) if each != number]
-    longer = bool(number) and _size(files, folder, number) > end
+    there = bool(number) and files.kind(join(folder, names.deletions(number))) == "file"
+    longer = there and _size(files, folder, number) > end
     if not others and not longer:
         return
     try:
         read_marks(files, folder, number, end, owner)
-    except Corruption:
+    except (Corruption, StorageError):
         return  # a repair may find in the others what this one lacks
     for each in others:
         files.unlink(join(folder, names.deletions(each)))
@@ -255,11 +256,19 @@ def newest(files: Files, folder: str, owner: tuple[int, int, bytes]) -> tuple[in
             continue
         end = 0
         for found in fmt.decode_frames(data, fmt.HEADER_SIZE, header.salt):
+            if isinstance(found, Flaw) and _goes_on(data, found.position + 8, header.salt):
+                return number, len(data)  # no crash leaves that: whoever reads it is told
             if isinstance(found, Deletion) and not found.more:
                 end = found.end
         if end:
             return number, end
     return 0, 0
+
+
+def _goes_on(data: bytes, position: int, salt: int) -> bool:
+    """Whether a frame begins at or behind a position."""
+    places = range(position, len(data) - frame.HEADER_SIZE + 1, 8)
+    return any(isinstance(frame.decode_header(data, at, at, salt), frame.Header) for at in places)
 
 
 def read_marks(
