@@ -87,6 +87,7 @@ NAMES = {
     "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
     "deletions": rf"topics/{N8}/{N4}/deletions-{N8}",
+    "tags": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.tags",
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
     "quarantine": r"quarantine/.+",
@@ -220,7 +221,7 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]], bool]:
     slots.sort(key=lambda slot: slot.generation)
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
         flaws.append((8, "state slots were not written in turn"))
-    return (slots[-1] if slots else None), flaws, lost or not slots
+    return (slots[-1] if slots else None), flaws, lost
 
 
 @lru_cache(1024)
@@ -533,6 +534,25 @@ def parsed(path: str) -> tuple[str, tuple[Any, ...]]:
     return "stranger", ()
 
 
+def tag_index(data: bytes, number: int, salt: int, rows: int) -> dict[str, list[int]] | None:
+    """§16: which rows carry which tag; None if nobody would believe it."""
+    if len(data) < 64 or unpack_from("<Q", data, 56)[0] != xxh3(data[:56]):
+        return None
+    *known, tags, having, _, size, check = unpack_from("<4sHHQQIIIIQQ", data)
+    if known != [b"ESKT", 1, 0, number, salt, rows] or check != xxh3(data[64:], salt):
+        return None
+    at, parts = 64, []
+    for length in (4 * tags + 4, 4 * tags + 4, size, 4 * having):
+        parts.append(data[at : at + length])
+        at += -(-length // 8) * 8
+    starts, ends = unpack(f"<{tags + 1}I", parts[0]), unpack(f"<{tags + 1}i", parts[1])
+    found = unpack(f"<{having}I", parts[3])
+    return {
+        parts[2][ends[n] : ends[n + 1]].decode(): list(found[starts[n] : starts[n + 1]])
+        for n in range(tags)
+    }
+
+
 class Piece(NamedTuple):
     """A segment in its place: §5 of the bytes, and what its name says."""
 
@@ -730,6 +750,7 @@ class Judge:
             end = piece.base + max((each.head.row + each.head.count for each in kept), default=0)
             link = chain(kept) if piece.link is None else piece.link
             number, before = piece.number, (end, link, header.salt, high)
+            self.index(mine, piece, header.salt, end, records)
         deleted = self.deleted(where, mine, page, lost_page)
         if deleted and max(deleted) >= before[0]:
             self.problem(where, 0, f"offset {max(deleted)} is deleted, and the end is {before[0]}")
@@ -740,16 +761,31 @@ class Judge:
         self.shards[entry["name"], shard] = Shard(records, gaps, before[0])
         self.agree(where, page, entry, pieces, before[0])
 
+    def index(self, mine: Any, piece: Piece, salt: int, end: int, records: list[Record]) -> None:
+        """§16: an index of tags says what a look at every tag says, or is no index."""
+        for *key, path in self.named["tags"]:
+            if (*key,) != (*mine[1:3], piece.number, piece.base):
+                continue
+            found = tag_index(self.files[path], piece.number, salt, end - piece.base)
+            there: dict[str, list[int]] = {}
+            for record in records:
+                if record.offset >= piece.base and record.tag is not None:
+                    there.setdefault(record.tag, []).append(record.offset - piece.base)
+            if found is not None and piece.path.endswith(".seg") and found != there:
+                self.problem(path, 64, "an index of other tags")
+
     def deleted(self, where: str, mine: Any, page: Any, lost: bool) -> frozenset[int]:
         """§16: the offsets that were deleted one by one. What no page names is a leftover."""
         place = (page.marks, page.marks_end) if page else (0, 0)
-        if (
-            lost
-        ):  # the newest file that begins with a whole deletion, if the page knows no later one
-            for topic, shard, number, path in self.named["deletions"]:
+        for topic, shard, number, path in self.named["deletions"]:
+            if (topic, shard) != mine[1:3]:
+                continue
+            if lost:  # the newest file, all of it, if the page knows no later one
+                place = max(place, (number, len(self.files[path])))
+            elif not page:  # there never was one: the newest that begins with a whole deletion
                 with suppress(Flaw):
                     header, _, whole, _ = deletions(self.files[path])
-                    if whole and self.owns(header, number, mine) and (topic, shard) == mine[1:3]:
+                    if whole and self.owns(header, number, mine):
                         place = max(place, (number, whole))
         number, length = place
         path = f"{where}/deletions-{number:08d}"

@@ -9,15 +9,18 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from struct import pack
+from struct import pack, unpack_from
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import esker
 from esker.engine import attach
+from esker.format.tags import encode as encode_tags
+from esker.storage.tags import index_of
 from esker.testing import Fate, ManualClock, SimulatedDisk
 from tests import fsck
 from tests.fsck import CONFIG, DATA, FOOTER, FRAME, MARK, SEGMENT, STATE, SUMMARY, TRAILER, xxh3
@@ -680,6 +683,45 @@ def test_damage_to_what_was_deleted_is_found(what: str, damage: Damage, clean: b
     assert any(what in problem.what for problem in found), found
 
 
+def indexed() -> tuple[Files, str]:
+    """A store with an index of the tags of its first segment, and the path of that."""
+    files = FixedFiles()
+    with esker.open("/s", files=files, clock=HandClock(), background=False) as store:
+        topic = store.create("t", segment_records=4)
+        topic.append_many([esker.Record(b"%d" % n, tag="ab"[n % 2]) for n in range(4)])
+        topic.append_many([b"plain"])
+        store.tick()
+        shard = topic._shards[0]
+        index_of(shard.files, shard.maps, shard.sealed[0])
+    contents = {**files.files, **files.pages}
+    made = {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
+    (path,) = (path for path in made if path.endswith(".tags"))
+    return made, path
+
+
+def test_an_index_of_tags_is_right_or_not_believed() -> None:
+    files, path = indexed()
+    data = files[path]
+    assert fsck.judge_clean(files).problems == []
+    for at in range(len(data)):
+        files[path] = data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
+        assert fsck.judge_clean(files).problems == []
+    files[path] = data[:40]
+    assert fsck.judge_clean(files).problems == []
+
+
+WRONG: list[tuple[str, Any]] = [("an index of other tags", ["a", "b", "a", "a"])]
+
+
+@pytest.mark.parametrize(("what", "tags"), WRONG)
+def test_an_index_of_other_tags_is_found(what: str, tags: Any) -> None:
+    files, path = indexed()
+    number, salt, rows = unpack_from("<QQI", files[path], 8)
+    assert rows == len(tags)
+    files[path] = b"".join(map(bytes, encode_tags(pa.array(tags), number, salt)))
+    assert [problem.what for problem in fsck.judge(files).problems] == [what]
+
+
 def test_deleted_records_are_left_out() -> None:
     found = fsck.judge_clean(ERASED)
     there = [record.offset for record in found.shards["t", 0].records]
@@ -706,7 +748,7 @@ def loses_a_page(both: bool) -> Damage:
     return lose
 
 
-LOSSES: list[tuple[str, Damage, set[int]]] = [
+LOSSES: list[tuple[str, Damage, set[int] | None]] = [  # None: nobody knows what is deleted
     ("nothing", lambda p: None, {1, 3, 4998}),
     ("a slot", loses_a_page(both=False), {1, 3, 4998}),
     ("the slot with the last deletion", both(
@@ -716,15 +758,21 @@ LOSSES: list[tuple[str, Damage, set[int]]] = [
     ("the page", loses_a_page(both=True), {1, 3, 4998}),
     ("the page's file", lambda p: p.files.pop(T + "state"), {1, 3, 4998}),
     ("the page and the last deletion", both(
-        loses_a_page(both=True), lambda p: p.cut(ERASED_BY, -1)), {1}),
+        loses_a_page(both=True), lambda p: p.cut(ERASED_BY, -1)), None),
+    ("the page's file and the last deletion", both(
+        lambda p: p.files.pop(T + "state"), lambda p: p.cut(ERASED_BY, -1)), {1}),
     ("the page, while a new file was made", both(
         loses_a_page(both=True),
+        lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)][:640]})),
+        None),
+    ("the page's file, while a new file was made", both(
+        lambda p: p.files.pop(T + "state"),
         lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)][:640]})),
         {1, 3, 4998}),
     ("the page, beside the file of another", both(
         loses_a_page(both=True),
         lambda p: p.files.update({T + "deletions-00000002": p.files[p.path(ERASED_BY)]})),
-        {1, 3, 4998}),
+        None),
     ("the page and all deletions", both(
         loses_a_page(both=True), lambda p: p.files.pop(p.path(ERASED_BY))), set()),
 ]  # fmt: skip
@@ -733,14 +781,18 @@ LOSSES: list[tuple[str, Damage, set[int]]] = [
 @pytest.mark.parametrize(("what", "damage", "gone"), LOSSES, ids=[what for what, *_ in LOSSES])
 @pytest.mark.parametrize("mode", ["r", "rw"])
 def test_it_and_the_engine_agree_on_what_is_deleted_where_a_page_is_lost(
-    what: str, damage: Damage, gone: set[int], mode: Any
+    what: str, damage: Damage, gone: set[int] | None, mode: Any
 ) -> None:
     patient = Patient(ERASED)
     damage(patient)
-    there = [n for n in range(5000) if n not in gone]
+    there = [n for n in range(5000) if gone is None or n not in gone]
     found = fsck.judge(patient.files)
-    assert [problem.what for problem in found.problems] == []
-    assert [record.offset for record in found.shards["t", 0].records] == there
+    if gone is None:
+        assert found.problems
+        assert all("deletions-" in problem.path for problem in found.problems)
+    else:
+        assert [problem.what for problem in found.problems] == []
+        assert [record.offset for record in found.shards["t", 0].records] == there
     files = FixedFiles(seed=9)
     for path, data in patient.files.items():
         parts = f"/s/{path}".split("/")
@@ -749,6 +801,10 @@ def test_it_and_the_engine_agree_on_what_is_deleted_where_a_page_is_lost(
             files.files[f"/s/{path}"] = bytearray(data)
     for _ in range(2):
         with esker.open("/s", files=files, mode=mode, background=False) as store:
+            if gone is None:
+                with pytest.raises(esker.Corruption, match="which records were deleted"):
+                    list(store["t"].read(gaps="skip"))
+                continue
             assert [item.offset for item in store["t"].read(gaps="skip")] == there
 
 
@@ -787,7 +843,7 @@ def test_every_check_is_tried() -> None:
     untried = [
         text
         for text in said
-        if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED)
+        if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED + WRONG)
     ]
     untried.remove("committed, and not attached")  # see above
     assert untried == []

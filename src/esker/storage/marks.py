@@ -236,6 +236,8 @@ def tidy(files: Files, folder: str, number: int, end: int, owner: tuple[int, int
         return  # a repair may find in the others what this one lacks
     for each in others:
         files.unlink(join(folder, names.deletions(each)))
+    if any(each > number for each in others):
+        files.sync_dir(folder)  # or it is back one day, newer than one that was written on
     if longer:
         file = files.open(join(folder, names.deletions(number)), "rw")
         try:

@@ -73,14 +73,16 @@ class AgainstASet(RuleBasedStateMachine):
         self.marks.add(blocks_of(offsets))
         self.model |= offsets
 
-    @rule(before=BOUND)
-    def forget(self, before: int) -> None:
+    @rule(before=BOUND, offsets=SETS)
+    def joined(self, before: int, offsets: set[int]) -> None:
         """Whole blocks below an offset go; what else is below it may stay, and nothing above."""
-        self.marks.forget(before)
-        left = offsets_of(self.marks)
-        assert {offset for offset in self.model if offset >= before} <= left <= self.model
+        old, known = self.marks, set(self.model)
+        self.marks = old.joined(blocks_of(offsets), before)
+        assert offsets_of(old) == known, "who holds it sees what he saw"
+        left = offsets_of(self.marks) - offsets
+        assert {n for n in known - offsets if n >= before} <= left <= known
         assert all(offset // BLOCK >= before // BLOCK for offset in left)
-        self.model = left
+        self.model = left | offsets
 
     @rule(first=BOUND, end=BOUND)
     def count(self, first: int, end: int) -> None:
@@ -141,12 +143,13 @@ class Writer:
     def write(self, *offsets: int) -> tuple[int, int]:
         """A deletion of which no page tells yet."""
         self.salt += 1
-        return self.file.append(blocks_of(offsets), self.marks, self.salt)
+        blocks = blocks_of(offsets)
+        return self.file.append(blocks, self.marks.joined(blocks), self.salt)
 
     def delete(self, *offsets: int) -> None:
         self.page = self.write(*offsets)
-        self.file.settle(*self.page)
-        self.marks.add(blocks_of(offsets))
+        (self.file.number, self.file.end), self.file.spent = self.page, False
+        self.marks = self.marks.joined(blocks_of(offsets))
 
     def again(self) -> Writer:
         self.file.close()
@@ -445,7 +448,7 @@ UNKNOWN: list[Callable[[Marks], Any]] = [
     lambda unknown: unknown.mask(0, 10),
     lambda unknown: unknown.count(0, 10),
     lambda unknown: unknown.add(blocks_of([1])),
-    lambda unknown: unknown.forget(10),
+    lambda unknown: unknown.joined({}),
     lambda unknown: unknown.blocks,
 ]
 
@@ -517,4 +520,57 @@ def test_a_page_of_which_a_slot_is_damaged_is_not_believed_where_the_files_say_m
         said = state._replace(marks=place[0], marks_end=place[1])
         assert counting(files, FOLDER, said, "", OWNER) == place
         assert counting(files, FOLDER, said, "damaged", OWNER) == max(place, page)
+        assert counting(disk(), FOLDER, said, "damaged", OWNER) == place
     assert counting(files, FOLDER, None, "", OWNER) == page
+    assert counting(files, FOLDER, None, "damaged", OWNER) == page
+
+
+def test_a_lost_page_does_not_make_damage_to_the_file_a_matter_of_taste() -> None:
+    """Where there was a page, what is not whole is not passed over."""
+    files, page, begin = two_deletions()
+    del files.files[path(1)][-9:]
+    assert counting(files, FOLDER, None, "", OWNER) == (1, begin)
+    number, end = counting(files, FOLDER, None, "damaged", OWNER)
+    assert (number, begin < end < page[1]) == (1, True)
+    with pytest.raises(Corruption, match="ends inside a frame"):
+        read_marks(files, FOLDER, number, end, OWNER)
+
+
+# ---- after a recovery ------------------------------------------------------------------------
+
+
+def test_what_the_page_does_not_tell_of_goes_after_a_recovery() -> None:
+    files, page, begin = two_deletions()
+    marks.tidy(files, FOLDER, *page, OWNER)
+    files.files[path(2)] = bytearray(b"being made")
+    marks.tidy(files, FOLDER, *page, OWNER)
+    assert there(files) == [1]
+    assert len(files.files[path(1)]) == page[1]
+    marks.tidy(files, FOLDER, 1, begin, OWNER)
+    assert len(files.files[path(1)]) == begin, "behind what counts"
+    assert offsets_of(Writer(files, (1, begin)).marks) == {1}
+    marks.tidy(files, FOLDER, 0, 0, OWNER)
+    assert there(files) == []
+
+
+def test_beside_a_damaged_file_the_others_stay_for_a_repair() -> None:
+    files, page, _ = two_deletions()
+    files.files[path(2)] = bytearray(b"being made")
+    files.files[path(1)][100] ^= 1
+    marks.tidy(files, FOLDER, *page, OWNER)
+    assert there(files) == [1, 2]
+
+
+def test_a_removal_is_durable_before_the_older_file_is_written_on(tmp_path: Path) -> None:
+    """Or a power cut brings it back, and with a lost page it would stand for the other."""
+    files = Refusing()
+    folder = str(tmp_path)
+    writer = MarksFile(files, folder, STORE, 7, 0)
+    writer.load(0, 0)
+    page = writer.append(blocks_of([1]), marked(1), 5)
+    writer.close()
+    Path(folder, names.deletions(2)).write_bytes(b"being made")
+    files.calls.clear()
+    marks.tidy(files, folder, *page, OWNER)
+    changes = [call for call, _ in files.calls if call in ("unlink", "sync_dir")]
+    assert changes == ["unlink", "sync_dir"]
