@@ -507,7 +507,7 @@ def from_its_start(file: MarksFile, *args: Any) -> tuple[int, int]:
 
 
 def swept_at_once(file: MarksFile, *args: Any) -> tuple[int, int]:
-    file._spent = True
+    file.spent = True
     number, end = APPEND(file, *args)
     before, file.number = file.number, number
     file.sweep()

@@ -219,7 +219,8 @@ def _size(files: Files, folder: str, number: int) -> int:
 def tidy(files: Files, folder: str, number: int, end: int, owner: tuple[int, int, bytes]) -> None:
     """Behind a page that was just synced: what it does not tell of goes, if it is whole itself."""
     others = [each for each in numbers(files, folder) if each != number]
-    longer = bool(number) and _size(files, folder, number) > end
+    path = join(folder, names.deletions(number))
+    longer = bool(number) and bool(files.kind(path)) and _size(files, folder, number) > end
     if not others and not longer:
         return
     try:
@@ -231,7 +232,7 @@ def tidy(files: Files, folder: str, number: int, end: int, owner: tuple[int, int
     if any(each > number for each in others):
         files.sync_dir(folder)  # or it is back one day, newer than one that was written on
     if longer:
-        file = files.open(join(folder, names.deletions(number)), "rw")
+        file = files.open(path, "rw")
         try:
             file.truncate(end)
         finally:

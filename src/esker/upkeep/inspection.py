@@ -169,6 +169,8 @@ class _Inspector:
                 continue  # nobody reads it before it is attached
             elif names.parse_deletions(name) is not None:
                 continue  # see `deletions`
+            elif names.parse_tags(name) is not None:
+                continue  # an index, which is made anew when it is not whole
             elif name not in (names.STATE, names.COUNTERS, names.LOCK):
                 found.say("stranger", path, "not a file of Esker's")
         sealed = {(name.segment, name.base) for name in segments if name.sealed}

@@ -241,7 +241,7 @@ def test_a_file_is_not_written_to_beside_a_newer_one() -> None:
     writer = writer.again()  # and then the process died
     assert offsets_of(writer.marks) == {1}
     writer.delete(4)
-    assert newest(files, FOLDER, OWNER) == writer.page
+    assert newest(files, FOLDER) == writer.page
     assert offsets_of(writer.again().marks) == {1, 4}
 
 
@@ -513,6 +513,13 @@ def test_what_the_page_does_not_tell_of_goes_after_a_recovery() -> None:
     assert len(files.files[path(1)]) == begin, "behind what counts"
     assert offsets_of(Writer(files, (1, begin)).marks) == {1}
     marks.tidy(files, FOLDER, 0, 0, OWNER)
+    assert there(files) == []
+
+
+def test_a_file_that_is_missing_is_left_for_those_who_read() -> None:
+    files, page, _ = two_deletions()
+    del files.files[path(1)]
+    marks.tidy(files, FOLDER, *page, OWNER)
     assert there(files) == []
 
 
