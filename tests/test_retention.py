@@ -491,3 +491,31 @@ def test_eviction_and_readers_at_once(tmp_path: Path) -> None:
         stop.set()
         threads.join()
         assert topic.earliest() >= 200 * 50 - 200 - 50 * 9
+
+
+def test_a_shard_whose_handing_back_was_interrupted_can_be_taken_again(
+    still: esker.Store, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory ran out when its lock was to be released; the shard stayed locked."""
+    still.create("t", segment_records=10, ttl="10s")
+    fill(still, "t", 3)
+    path = still.path
+    still.close()
+    clock.forward(60)
+    with esker.open(path, clock=clock, background=False) as store:
+        shard = store["t"]._shards[0] if store["t"]._existing() else None
+        assert shard is not None
+        real = shard._release_writer_lock
+        calls = []
+
+        def interrupted() -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise MemoryError
+            real()
+
+        monkeypatch.setattr(shard, "_release_writer_lock", interrupted)
+        with pytest.raises(MemoryError):
+            store.retain()
+        store["t"].append(b"goes on", wait=True)
+        assert [record.value for record in store["t"].read("earliest")] == [b"goes on"]

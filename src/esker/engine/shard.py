@@ -629,6 +629,7 @@ class Shard(Waited):
         finally:
             with self.lock:
                 if not self.writing:
+                    self._release_writer_lock()  # if `close` was interrupted when it did
                     self._state = StateFile(self.context.files, self.folder)
                     self.rolled, self.active, self.gap = [], None, 0
                     self._unnamed.clear()

@@ -28,6 +28,7 @@ def test_other_names_read_back_too(number: int) -> None:
     assert names.parse_number(names.topic(number)) == number
     assert names.parse_number(names.shard(number)) == number
     assert names.parse_deletions(names.deletions(number)) == number
+    assert names.parse_tags(names.tags(number, 7)) == SegmentName(number, 7, True)
     assert names.parse_staged(names.staged(number, bytes(8))) == number
     assert names.parse_commit(names.commit("ab" * 16, number)) == ("ab" * 16, number)
 
