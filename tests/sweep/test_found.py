@@ -200,3 +200,18 @@ def test_a_reader_beside_a_writer_looks_for_deletions_whatever_the_counters_say(
         reader = opened(disk, "r")
         assert [record.value for record in reader["t"].read()] == [b"c", b"d"]
         abandon(reader)
+
+
+def test_a_log_that_is_not_there_was_not_evicted() -> None:
+    """A reader was told of an eviction, where a log is gone, or a recovery has yet to write it."""
+    disk = SimulatedDisk(8)
+    store = opened(disk)
+    store.create("t", durability="fsync").append_many([b"durable"] * 3, wait=True)
+    after = disk.kill()
+    abandon(store)
+    after.unlink(f"{ONE}.log")
+    reader = opened(after, "r")
+    with pytest.raises(esker.Corruption, match="the log is missing") as told:
+        list(reader["t"].read(gaps="yield"))
+    assert (told.value.first, told.value.last) == (0, 2)
+    abandon(reader)

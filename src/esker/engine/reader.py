@@ -55,6 +55,7 @@ class View(Protocol):
     context: Context
     entry: TopicEntry
     number: int
+    folder: str
     segments: tuple[Segment, ...]
     visible: int
     durable: int
@@ -179,6 +180,13 @@ def read_batches(
             continue
         segments = view.segments
         at = bisect_right(segments, offset, key=_base) - 1
+        if not segments and view.entry.options.durability != "ephemeral":
+            if not view.settled:
+                return  # published, but this list of segments is older: the next read sees it
+            raise Corruption(
+                "the log is missing, or a recovery has yet to write it", path=view.folder,
+                first=offset, last=stop - 1, reason="missing records",
+            )  # fmt: skip
         if at < 0:
             first, reason = segments[0].base if segments else view.visible, "evicted"
             header = _header(segments[0], offset, first) if segments else None
