@@ -37,6 +37,9 @@ EXPECTED = [
     ("append one by one, with 1 segment behind it", "ns/record", 0),
     ("append one by one, with 10 segments behind it", "ns/record", 1),
     (r"[\d.]+ GB read end to end: resident growth", "MB", 1),
+    (r"delete [\d,]+ of [\d,]+ records by tag, durably", "ms", 1),
+    (r"evict [\d,]+ segments", "s", 1),
+    (r"append\(wait=True\), 99th of a hundred, meanwhile", "µs", 1),
 ]
 
 

@@ -47,6 +47,7 @@ class Scrubbed(msgspec.Struct, frozen=True):
     records: int
     seconds: float
     tasks: int
+    deleted: int = 0  # of these records: marked as deleted, one by one
 
     @property
     def rate(self) -> float:
@@ -94,7 +95,7 @@ def scrub(
         path=root, ok=report.ok, problems=report.problems, gaps=report.gaps,
         writers=report.writers, topics=report.topics, shards=report.shards, files=report.files,
         bytes=report.bytes, segments=report.segments, frames=report.frames,
-        records=report.records, seconds=teller.seconds, tasks=len(items),
+        records=report.records, seconds=teller.seconds, tasks=len(items), deleted=report.deleted,
     )  # fmt: skip
 
 
