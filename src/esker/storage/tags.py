@@ -7,13 +7,15 @@ what it deletes, and no longer what the topic holds.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pyarrow as pa
 
 from esker.errors import StorageError
 from esker.format import names
 from esker.format import tags as fmt
 from esker.format.tags import TagIndex
-from esker.storage.files import Files, join, parent
+from esker.storage.files import Files, join, parent, replace_file
 from esker.storage.maps import Maps
 from esker.storage.sealed import SealedSegment
 
@@ -62,16 +64,5 @@ def _tags(segment: SealedSegment) -> pa.StringArray:
 
 def _write(files: Files, path: str, data: bytes) -> None:
     """Beside the segment, if there is room: an index that is not there is made again."""
-    made = path + names.TEMPORARY
-    try:
-        if files.kind(made):
-            files.unlink(made)
-        file = files.open(made, "create")
-        try:
-            file.write(0, [data])
-            file.sync()
-        finally:
-            file.close()
-        files.rename(made, path)
-    except StorageError:
-        return
+    with suppress(StorageError):
+        replace_file(files, path, data)
