@@ -8,6 +8,9 @@ values it makes the bytes. What to do about a damaged frame is decided further u
     segment.py    the header of a segment, the footer and trailer of a sealed one
     journal.py    redo entries
     state.py      the two-slot state page of a shard
+    marks.py      deleted records, as bitmaps
+    tags.py       which rows of a segment carry which tag
+    checksum.py   XXH3-64, seeded
     catalog.py    the store's identity and its list of topics
     commit.py     which staged segments make up a batch
     archive.py    which Parquet files make up a topic's archive

@@ -14,6 +14,8 @@
     catalog.py    the identity file, the list of topics, replaced atomically
     archive.py    Parquet files beside the log, and the manifest that says which of them count
     state.py      a shard's two-slot state page
+    marks.py      which records of a shard were deleted one by one, and the file that says so
+    tags.py       the index of a sealed segment's tags, made when it is first needed
     counters.py   a shard's mapped counters page
 
 No thread is started here and no time is read here but through what is passed in.

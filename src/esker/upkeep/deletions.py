@@ -21,6 +21,7 @@ from esker.format import state as state_format
 from esker.format.marks import BITMAP, BLOCK, Deletion, MarksHeader
 from esker.format.state import State
 from esker.storage.files import Files, join, replace_file
+from esker.storage.marks import numbers
 from esker.upkeep.examine import Examined, Source
 from esker.upkeep.mend import Evidence
 from esker.upkeep.report import Action
@@ -49,12 +50,6 @@ class Deletions:
     def join(self, blocks: Iterable[tuple[int, int]]) -> None:
         for number, bits in blocks:
             self.blocks[number] = self.blocks.get(number, 0) | bits
-
-
-def listed(files: Files, folder: str) -> list[int]:
-    """The numbers of the files of deletions in a shard's directory."""
-    found = (names.parse_deletions(name) for name in files.list(folder))
-    return sorted(number for number in found if number is not None)
 
 
 def look(files: Files, folder: str, number: int, end: int | None, owner: Owner) -> Deletions:
@@ -173,7 +168,7 @@ def mend_deletions(
     kept, marked = "", (0, 0)
     if not dry_run:
         if blocks:
-            marked = _write(files, found.folder, max(number, *listed(files, found.folder), 0) + 1,
+            marked = _write(files, found.folder, max(number, *numbers(files, found.folder), 0) + 1,
                             owner, blocks)  # fmt: skip
         if found.state is not None:
             found.state = write_state(
@@ -186,7 +181,7 @@ def mend_deletions(
 
 
 def _others(files: Files, folder: str, number: int, owner: Owner) -> Iterator[Deletions]:
-    for other in listed(files, folder):
+    for other in numbers(files, folder):
         if other != number:
             try:
                 yield look(files, folder, other, None, owner)

@@ -26,6 +26,7 @@ from esker.format.state import State
 from esker.records import Gap
 from esker.storage.counters import Counters, Published
 from esker.storage.files import Files, Holder, join, parent
+from esker.storage.marks import numbers
 from esker.upkeep import deletions
 from esker.upkeep.deletions import Deletions
 from esker.upkeep.examine import Examined, directory_flaw, examine
@@ -513,7 +514,7 @@ class _Inspector:
             state = found.state if found.holder is None else self._state_now()
             number, end = (state.marks, state.marks_end) if state is not None else (0, 0)
             if state is None and used:
-                number = max(deletions.listed(self.files, self.folder), default=0)
+                number = max(numbers(self.files, self.folder), default=0)
             said = self._one_file(number, None if state is None else end)
             if not said or found.holder is None or self._state_now() == state:
                 break  # else it was replaced by another one under our eyes
@@ -570,7 +571,7 @@ class _Inspector:
         return max(whole, key=lambda slot: slot.generation, default=None)
 
     def other_deletions(self, number: int, kind: str, reason: str) -> None:
-        for other in deletions.listed(self.files, self.folder):
+        for other in numbers(self.files, self.folder):
             if other == number:
                 continue
             path = join(self.folder, names.deletions(other))
