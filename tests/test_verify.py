@@ -451,6 +451,18 @@ def test_a_store_is_verified_while_it_is_written(tmp_path: Path) -> None:
     assert esker.verify(tmp_path / "data").ok  # killed: at most warnings
 
 
+def test_a_rolled_log_that_ends_with_the_mark_of_a_close_is_whole(tmp_path: Path) -> None:
+    """The mark is in the chain hash that the next log names, and has no row of its own."""
+    with esker.open(tmp_path / "data") as store:
+        store.create("t", segment_bytes=4096).append_many([b"x" * 1500, b"x" * 1500])
+    with esker.open(tmp_path / "data", background=False) as store:
+        store["t"].append_many([b"y" * 1500])  # rolls; nobody seals yet
+        store["t"].sync()
+        assert len(list((tmp_path / "data" / ORDERS).glob("*.log"))) == 2
+        found = esker.verify(tmp_path / "data")
+        assert (found.problems, found.writers) == ([], [os.getpid()])
+
+
 def _ready(writer: Child) -> None:
     assert writer.line() == "ready"
 

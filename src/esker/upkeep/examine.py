@@ -204,7 +204,8 @@ def examine(
     files: Files, folder: str, name: names.SegmentName, *, limit: int | None = None,
     rows: int | None = None, deep: bool = True,
 ) -> Examined:  # fmt: skip
-    """Look at one segment. `limit` ends the look at a position, `rows` at a row.
+    """Look at one segment. `limit` ends the look at a position, `rows` at a row: behind the last
+    one only marks are taken in, which the segment's chain hash covers.
 
     Raises StorageError when the file cannot be opened at all.
     """
@@ -239,6 +240,10 @@ def _look(seen: Examined, source: Source, rows: int | None, deep: bool) -> None:
 # ---- frames ----------------------------------------------------------------------------------
 
 
+def _is_mark(header: Header | frame.Damage) -> bool:
+    return isinstance(header, Header) and header.kind == frame.MARK
+
+
 class _Walk:
     """Goes over the frames of one file, from the first to the last."""
 
@@ -254,8 +259,10 @@ class _Walk:
 
     def run(self, end: int, rows: int | None) -> None:
         position = fmt.HEADER_SIZE
-        while position < end and (rows is None or self.row < rows):
+        while position < end:
             header = self.source.header(position, self.salt)
+            if rows is not None and self.row >= rows and not _is_mark(header):
+                break
             if isinstance(header, frame.Damage):
                 following = self.source.next_frame(position + 8, end, self.salt)
                 zero = header.zero and following == end and self.source.zeros_from(position)
