@@ -19,7 +19,8 @@ def fill(store: esker.Store) -> None:
     for number in range(90):
         orders.append(b"order %03d " % number * 3, key=b"user-%d" % (number % 7), wait=True)
         store.tick()
-    events = store.create("events", compression="zstd", compress_min_bytes=256, segment_bytes=4096)
+    events = store.create("events", compression="zstd", compress_at="commit",
+                          compress_min_bytes=256, segment_bytes=4096)  # fmt: skip
     for batch in range(14):
         records = [
             esker.Record(

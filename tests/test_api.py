@@ -167,8 +167,8 @@ def test_names_come_sorted(store: esker.Store) -> None:
 def test_options_of_a_topic_are_kept(tmp_path: Path) -> None:
     given = {
         "shards": 3, "durability": "fsync", "compression": "zstd", "compress_min_bytes": 100,
-        "segment_bytes": "1MiB", "segment_records": 1000, "segment_age": "7d",
-        "max_record_bytes": "64KiB",
+        "compress_at": "commit", "compression_level": 7, "segment_bytes": "1MiB",
+        "segment_records": 1000, "segment_age": "7d", "max_record_bytes": "64KiB",
     }  # fmt: skip
     with esker.open(tmp_path / "data") as store:
         made = store.create("t", **given).options
@@ -178,6 +178,7 @@ def test_options_of_a_topic_are_kept(tmp_path: Path) -> None:
     assert (kept.shards, kept.durability, kept.compression) == (3, "fsync", "zstd")
     assert (kept.segment_bytes, kept.max_record_bytes) == (1 << 20, 64 << 10)
     assert kept.segment_age_us == 7 * 86_400_000_000
+    assert (kept.compress_at, kept.compression_level) == ("commit", 7)
 
 
 def test_creating_a_topic_again_is_refused_unless_it_is_the_same(store: esker.Store) -> None:
@@ -242,7 +243,7 @@ def test_counters_count(still: esker.Store) -> None:
 
 
 def test_counters_tell_of_compression(still: esker.Store) -> None:
-    topic = still.create("t", compression="zstd", compress_min_bytes=100)
+    topic = still.create("t", compression="zstd", compress_at="commit", compress_min_bytes=100)
     topic.append_many([b"again and again " * 20] * 100)
     topic.append(b"short", wait=True)
     counters = topic.counters()

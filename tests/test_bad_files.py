@@ -275,7 +275,8 @@ def test_a_huge_raw_size_of_a_compressed_frame_allocates_nothing(
 ) -> None:
     root = tmp_path / "data"
     with esker.open(root) as store:
-        store.create("t", compression="zstd", compress_min_bytes=1).append_many([b"x" * 5000] * 20)
+        topic = store.create("t", compression="zstd", compress_at="commit", compress_min_bytes=1)
+        topic.append_many([b"x" * 5000] * 20)
     file = only(root, "*.log")
     with_header(file, RAW_SIZE, "<I", number)
     little_memory()

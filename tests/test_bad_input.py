@@ -239,6 +239,8 @@ def test_a_wrong_option_of_a_store_is_told(
         ({"durability": "sync"}, "one of fsync, disk, memory, ephemeral"),
         ({"durability": ["fsync"]}, "one of fsync"),
         ({"compression": "gzip"}, "one of none, zstd"),
+        ({"compress_at": "night"}, "one of seal, commit"),
+        ({"compression_level": 0}, "must lie in 1..22"),
         ({"segment_bytes": "1KiB"}, "must lie in"),
         ({"segment_bytes": "2GiB"}, "must lie in"),
         ({"segment_bytes": -5}, "must lie in"),

@@ -363,7 +363,7 @@ def test_one_can_wait_for_a_single_record_to_become_durable(tmp_path: Path) -> N
 
 def test_the_counters_tell_what_was_done(tmp_path: Path) -> None:
     with esker.open(tmp_path / "data", background=False) as store:
-        topic = store.create("t", segment_bytes="8KiB", compression="zstd")
+        topic = store.create("t", segment_bytes="8KiB", compression="zstd", compress_at="commit")
         for _ in range(30):
             topic.append_many([bytes(100)] * 60)
             topic.append_many([bytes(range(256)) * 4])

@@ -115,6 +115,7 @@ options = st.fixed_dictionaries(
         "durability": st.sampled_from(["fsync", "disk", "memory", "ephemeral"]),
         "shards": st.sampled_from([1, 1, 3, 6]),
         "compression": st.sampled_from(["none", "zstd"]),
+        "compress_at": st.sampled_from(["seal", "commit"]),
         "segment_records": st.sampled_from([0, 1, 5, 20]),
     }
 )
@@ -382,7 +383,9 @@ def healthy() -> Files:
                 esker.Record(b"world!", tag="t1"),
             ]
         )  # fmt: skip
-        packed = store.create("packed", compression="zstd", compress_min_bytes=64)
+        packed = store.create(
+            "packed", compression="zstd", compress_at="commit", compress_min_bytes=64
+        )
         packed.append_many([bytes(500)])
         store.create("ephemeral", durability="ephemeral").append(b"gone", wait=True)
         store.tick()

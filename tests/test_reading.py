@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -269,7 +270,7 @@ def test_compressed_records_read_back_and_take_less_room(tmp_path: Path) -> None
     sizes = {}
     for compression in ("none", "zstd"):
         with esker.open(tmp_path / compression) as store:
-            topic = store.create("t", compression=compression)
+            topic = store.create("t", compression=compression, compress_at="commit")
             topic.append_many([b"the same again and again" * 10] * 1000)
             topic.append_many([b"x"])
             assert len(list(topic.read())) == 1001
@@ -278,6 +279,55 @@ def test_compressed_records_read_back_and_take_less_room(tmp_path: Path) -> None
             path.stat().st_size for path in (tmp_path / compression).rglob("*.log")
         )
     assert sizes["zstd"] * 10 < sizes["none"]
+
+
+def test_a_log_is_compressed_when_it_is_sealed(tmp_path: Path) -> None:
+    same, noise = [b"the same again and again" * 10] * 1000, [os.urandom(240)]
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", compression="zstd", segment_records=1000)
+        topic.append_many(same)  # one large frame: nothing else would write it again
+        (log,) = (tmp_path / "data").rglob("*.log")
+        assert log.stat().st_size > 240_000
+        topic.append_many(noise)
+        store.tick()
+        (sealed,) = (tmp_path / "data").rglob("*.seg")
+        assert sealed.stat().st_size < 24_000
+        assert [record.value for record in topic.read()] == same + noise
+        counters = topic.counters()
+        assert counters["compressed_records"] == 1000
+        assert counters["compressed_bytes"] == sealed.stat().st_size
+        assert counters["compression_ratio_x100"] > 1000
+    assert esker.verify(tmp_path / "data").problems == []
+
+
+def test_what_does_not_shrink_is_stored_as_it_is(tmp_path: Path) -> None:
+    values = [os.urandom(240) for _ in range(1000)]
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", compression="zstd", segment_records=1000)
+        topic.append_many(values)
+        topic.append(b"next", wait=True)
+        store.tick()
+        (sealed,) = (tmp_path / "data").rglob("*.seg")
+        assert sum(map(len, values)) < sealed.stat().st_size
+        with sealed.open("rb") as file:
+            assert values[500] in file.read()
+        assert topic.counters()["compression_skipped"] == 1000
+        assert [record.value for record in topic.read(0, 1000)] == values
+
+
+def test_a_higher_level_takes_less_room(tmp_path: Path) -> None:
+    words = [b"alpha", b"beta", b"gamma", b"delta", b"epsilon", b"zeta", b"eta", b"theta"]
+    values = [b" ".join(words[(n * k) % 8] for k in range(1, 40)) + b"%d" % n for n in range(2000)]
+    sizes = []
+    for level in (1, 19):
+        with esker.open(tmp_path / str(level), background=False) as store:
+            topic = store.create(
+                "t", compression="zstd", compress_at="commit", compression_level=level
+            )
+            topic.append_many(values)
+        (log,) = (tmp_path / str(level)).rglob("*.log")
+        sizes.append(log.stat().st_size)
+    assert sizes[1] < sizes[0] * 0.9
 
 
 # ---- following -------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ JOURNAL_ENTRY_BYTES_MAX: Final = 1 << 20  # a shard with more to sync is synced 
 
 Durability = Literal["fsync", "disk", "memory", "ephemeral"]
 Compression = Literal["none", "zstd"]
+CompressAt = Literal["seal", "commit"]
 Discard = Literal["old", "reject"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
@@ -85,6 +86,8 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability = "disk"
     compression: Compression = "none"
     compress_min_bytes: int = 4_096
+    compress_at: CompressAt = "seal"  # when a log is sealed, or when each frame is written
+    compression_level: int = 1
     segment_bytes: int = 64 << 20
     segment_records: int = 0  # 0: no limit
     segment_age_us: int = 0  # 0: no limit
@@ -106,7 +109,8 @@ _TIMES = {
     "commit_window": "commit_window_us", "segment_age": "segment_age_us",
 }  # fmt: skip
 _CHOICES: dict[str, Any] = {
-    "durability": Durability, "compression": Compression, "discard": Discard,
+    "durability": Durability, "compression": Compression, "compress_at": CompressAt,
+    "discard": Discard,
 }  # fmt: skip
 _RANGES = {
     "shards": (1, SHARDS_MAX),
@@ -122,6 +126,7 @@ _RANGES = {
     "segment_age_us": (0, TIME_US_MAX),
     "ttl_us": (0, TIME_US_MAX),
     "keep_segments": (1, 1 << 32),
+    "compression_level": (1, 22),
 }
 
 

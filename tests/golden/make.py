@@ -77,7 +77,9 @@ def build_closed(target: Path) -> str:
         _columns(store, clock)
         _segments(store, clock)
         _shards(store)
-        packed = store.create("packed", compression="zstd", compress_min_bytes=256)
+        packed = store.create(
+            "packed", compression="zstd", compress_at="commit", compress_min_bytes=256
+        )
         packed.append_many([b"the same words again, " * 4 + b"%d" % n for n in range(40)])
         packed.append(b"too small to be worth it", wait=True)
         packed.append_many([b"%d" % n + bytes(60_000) for n in range(45)])  # more than one frame

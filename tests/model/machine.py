@@ -54,6 +54,7 @@ OPTIONS = st.fixed_dictionaries(
         "segment_records": pick([0, 0, 0, 3, 7]),
         "segment_age": pick([0, 1.0]),
         "compression": pick(["none", "none", "zstd"]),
+        "compress_at": pick(["seal", "commit"]),
     },
     optional={"max_record_bytes": pick([300, 1024]), "compress_min_bytes": pick([0, 64])},
 )

@@ -284,7 +284,7 @@ def rich() -> Shape:
         store.create("none")  # without records, so that there are two catalogs
         topic = store.create(
             "t", durability="disk", segment_records=16, segment_bytes=8192,
-            compression="zstd", compress_min_bytes=64, cap_records=40,
+            compression="zstd", compress_at="commit", compress_min_bytes=64, cap_records=40,
         )  # fmt: skip
         before = disk.kill()
         for batch in range(7):

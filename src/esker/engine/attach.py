@@ -30,7 +30,7 @@ from esker.engine.shard import Shard
 from esker.errors import AttachPending, Corruption, FormatTooNew, InvalidOption, StorageError
 from esker.format import catalog as catalog_format
 from esker.format import commit as fmt
-from esker.format import frame, names
+from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.checksum import fingerprint
 from esker.format.columns import Body, Columns
@@ -39,7 +39,7 @@ from esker.format.segment import SegmentHeader
 from esker.storage.files import Files, Holder, join, replace_file
 from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment
-from esker.storage.segment import Compress
+from esker.storage.segment import compression_of
 from esker.storage.staged import StagedSegment, adopt
 
 STAGED_AGE_US: Final = 24 * 3600 * 1_000_000  # an older one that nobody committed is collected
@@ -58,8 +58,7 @@ class Stage:
         self._entry = entry
         self._shard = shard
         self._folder = join(context.root, names.TOPICS, names.topic(entry.id), names.shard(shard))
-        codec = frame.ZSTD if entry.options.compression == "zstd" else frame.PLAIN
-        self._compress = Compress(codec, entry.options.compress_min_bytes)
+        self._compress = compression_of(entry.options)  # now: nobody writes these bytes again
         self._open: StagedSegment | None = None
         self._done: list[Ticket] = []
 

@@ -75,10 +75,12 @@ def end_of(view: View, consistency: Consistency = "eventual") -> int:
 def earliest_of(view: View) -> int:
     """The first offset that is there."""
     segments = view.segments
-    if segments and segments[0].number > 1 and segments[0].base > view.earliest:
+    if not segments:  # what a topic without files has forgotten is nowhere
+        kept = view.entry.options.durability != "ephemeral"
+        return view.earliest if kept else max(view.visible, view.earliest)
+    if segments[0].number > 1 and segments[0].base > view.earliest:
         return view.earliest  # the segments before are missing: whoever reads there is told
-    first = segments[0].base if segments else view.visible
-    return max(first, view.earliest)
+    return max(segments[0].base, view.earliest)
 
 
 def resolve(view: View, position: Position) -> int:

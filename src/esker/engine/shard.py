@@ -44,7 +44,7 @@ from esker.storage.maps import Maps
 from esker.storage.marks import Marks, MarksFile
 from esker.storage.memory import MemoryFiles
 from esker.storage.sealed import SealedSegment
-from esker.storage.segment import Compress, Segment
+from esker.storage.segment import NO_COMPRESSION, Segment, compression_of
 from esker.storage.state import StateFile
 
 ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
@@ -107,8 +107,8 @@ class Shard(Waited):
         """Go by these options from now on. Assumes the lock."""
         self.entry = entry
         self.refusing = entry.options.discard == "reject"  # at a cap, see retention.py
-        codec = frame.ZSTD if entry.options.compression == "zstd" else frame.PLAIN
-        self._compress = Compress(codec, entry.options.compress_min_bytes)
+        self._compress = how = compression_of(entry.options)
+        self._at_commit = NO_COMPRESSION if how.late else how
         self._config = catalog_format.encode_config(entry)
 
     # -- opening for writing --
@@ -233,14 +233,14 @@ class Shard(Waited):
         started = self.context.clock.monotonic()
         first = self.next
         try:
-            log.append(bodies, self._compress)
+            log.append(bodies, self._at_commit)
             self.next = first + count
             took = self.context.clock.monotonic() - started
             assert self.counters is not None
             tally.wrote(
                 self.counters, count, size, log.end, self.next, bodies[-1].max_timestamp, took
             )
-            if self._compress.codec:
+            if self._at_commit.codec:
                 stored = log.end - before - frame.HEADER_SIZE * len(bodies)
                 tally.compressed(self.counters, bodies, stored)
             if self.synced_later:
@@ -580,6 +580,8 @@ class Shard(Waited):
         started = self.context.clock.monotonic()
         self.sync_directly(log, log.end)
         made = log.seal(self.files, self._compress)
+        if self._compress.late and self.counters is not None:
+            tally.packed(self.counters, log.next_row, log.end, made.size)
         self._count("seal_ns", int((self.context.clock.monotonic() - started) * 1e9))
         return made
 

@@ -50,8 +50,11 @@ def wrote(
 
 def compressed(counters: Counters, bodies: Sequence[Body], stored: int) -> None:
     """What compression was tried on, and what it brought."""
-    raw = sum(body.size for body in bodies)
-    count = sum(body.count for body in bodies)
+    packed(counters, sum(body.count for body in bodies), sum(body.size for body in bodies), stored)
+
+
+def packed(counters: Counters, count: int, raw: int, stored: int) -> None:
+    """So many records took `raw` bytes and take `stored` ones now."""
     if stored < raw:
         counters.add("compressed_bytes", stored)
         counters.add("compressed_records", count)

@@ -31,7 +31,10 @@ IDENTITY_SIZE: Final = 48
 CATALOG_HEADER_SIZE: Final = 64
 CATALOG_BYTES_MAX: Final = 256 << 20
 NUMBER_MAX: Final = 1 << 62
-LATER: Final = ("cap_records", "cap_bytes", "ttl_us", "keep_segments", "discard")
+LATER: Final = (
+    "cap_records", "cap_bytes", "ttl_us", "keep_segments", "discard", "compress_at",
+    "compression_level",
+)  # fmt: skip
 FOREIGN: Final = "catalog of another store"
 _IDENTITY: Final = struct.Struct("<8sHHI16sq")
 _CATALOG: Final = struct.Struct("<4sHHQII16sQQ")

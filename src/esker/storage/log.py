@@ -334,8 +334,8 @@ class LogSegment:
             self.sync(self.end)
         folder = parent(self.path)
         target = join(folder, names.segment(self.header.segment, self.header.base, sealed=True))
-        small = self.end < FRAME_MERGE_BELOW * self.frames
-        if merging and not self.damaged and self.frames > 2 and small:
+        small = self.frames > 2 and self.end < FRAME_MERGE_BELOW * self.frames
+        if merging and not self.damaged and (small or (how.late and self.next_row)):
             size = self._write_merged(files, target, how)
         elif files.kind(self.path):
             size = self.write_footer()

@@ -24,7 +24,7 @@ from esker.format.checksum import checksum, checksum_parts
 from esker.format.columns import Body, Columns
 from esker.format.frame import HEADER_SIZE, Header
 from esker.format.segment import Footer, SegmentHeader
-from esker.options import FRAME_BYTES_TARGET, FRAME_JOIN_BELOW
+from esker.options import FRAME_BYTES_TARGET, FRAME_JOIN_BELOW, TopicOptions
 
 
 class Compress(NamedTuple):
@@ -32,9 +32,19 @@ class Compress(NamedTuple):
 
     codec: int = frame.PLAIN
     min_bytes: int = 0
+    level: int = 1
+    late: bool = False  # not while a log is written: when it is sealed
 
 
 NO_COMPRESSION: Final = Compress()
+
+
+def compression_of(options: TopicOptions) -> Compress:
+    """How the topic asks for its bodies to be compressed, sooner or later."""
+    if options.compression == "none":
+        return NO_COMPRESSION
+    late = options.compress_at == "seal"
+    return Compress(frame.ZSTD, options.compress_min_bytes, options.compression_level, late)
 
 
 class Segment(Protocol):
@@ -61,7 +71,7 @@ def pack(
     """A body as a frame: buffers to write, bytes they take, and the header."""
     parts, size, codec = body.parts, body.size, frame.PLAIN
     if how.codec and size >= max(how.min_bytes, 1):
-        small = pa.compress(b"".join(parts), "zstd", asbytes=True)
+        small = pa.Codec("zstd", how.level).compress(b"".join(parts), asbytes=True)
         if len(small) * 8 < size * 7:
             parts, size, codec = [small, bytes(-len(small) & 7)], len(small), frame.ZSTD
     if codec or len(parts) == 1:

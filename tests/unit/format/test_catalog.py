@@ -47,6 +47,8 @@ def test_an_identity_reads_back_and_each_of_its_bits_counts(store: bytes, create
                 shards=st.integers(1, 1024),
                 durability=st.sampled_from(["fsync", "disk", "memory", "ephemeral"]),
                 compression=st.sampled_from(["none", "zstd"]),
+                compress_at=st.sampled_from(["seal", "commit"]),
+                compression_level=st.integers(1, 22),
             ),
         ),
         max_size=5,
