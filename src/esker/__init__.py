@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esker.aio import AsyncStore, AsyncTopic, aopen
+    from esker.engine.archived import ArchivedTopic, open_archive
+    from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
+    from esker.engine.progress import Progress
     from esker.engine.recovery import Finding, Recovery
     from esker.engine.retention import Eviction
     from esker.engine.slices import Slice
@@ -71,8 +74,12 @@ _HOMES = {
     "AsyncStore": "esker.aio",
     "AsyncTopic": "esker.aio",
     "aopen": "esker.aio",
+    "Archived": "esker.engine.archiving",
+    "ArchivedTopic": "esker.engine.archived",
+    "open_archive": "esker.engine.archived",
     "Batch": "esker.engine.batch",
     "SCHEMA": "esker.engine.batch",
+    "Progress": "esker.engine.progress",
     "Finding": "esker.engine.recovery",
     "Recovery": "esker.engine.recovery",
     "Eviction": "esker.engine.retention",
@@ -97,6 +104,8 @@ _HOMES = {
 __all__ = [
     "SCHEMA",
     "Action",
+    "Archived",
+    "ArchivedTopic",
     "AsyncStore",
     "AsyncTopic",
     "AttachPending",
@@ -124,6 +133,7 @@ __all__ = [
     "PermissionRefused",
     "Poisoned",
     "Problem",
+    "Progress",
     "PySparkMissing",
     "ReadOnlyDisk",
     "ReadOnlyStore",
@@ -149,6 +159,7 @@ __all__ = [
     "WriterBusy",
     "aopen",
     "open",
+    "open_archive",
     "repair",
     "verify",
 ]

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from esker.engine import intake
 from esker.engine.batch import Batch
@@ -33,6 +33,9 @@ from esker.engine.store import Mode, Store, open_store
 from esker.engine.topic import Topic
 from esker.errors import CommitTimeout, WouldBlock
 from esker.records import Offset, Record, Span, Spans
+
+if TYPE_CHECKING:
+    from esker.engine.archiving import Archived
 
 T = TypeVar("T")
 THREADS = 4
@@ -277,6 +280,10 @@ class AsyncTopic:
         return await self._store._run(
             lambda: self._topic.delete(before, shard, tag=tag, tag_prefix=tag_prefix)
         )
+
+    async def archive(self, path: str | PathLike[str] | None = None, **how: Any) -> Archived:
+        """As `Topic.archive`; `progress` is called in a thread of the store's pool."""
+        return await self._store._run(lambda: self._topic.archive(path, **how))
 
     async def wait_durable(self, offset: int, shard: int = 0) -> None:
         await self._store._run(lambda: self._topic.wait_durable(offset, shard))

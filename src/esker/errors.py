@@ -217,6 +217,10 @@ class Corruption(EskerError):
     """Bytes on disk are not what was written. Never returned as data, never passed over."""
 
     code = "corruption"
+    ADVICE: ClassVar[str] = (
+        "`esker.verify(path)` lists all damage; "
+        "`esker.repair(path)` sets it aside and keeps the evidence."
+    )
 
     def __init__(
         self,
@@ -227,14 +231,12 @@ class Corruption(EskerError):
         first: int | None = None,
         last: int | None = None,
         reason: str = "",
+        advice: str = "",
     ) -> None:
         where = f"{path} at byte {position}"
         if first is not None and last is not None:
             where += f" (offsets {first}..{last})"
-        super().__init__(
-            f"{message}: {where}. `esker.verify(path)` lists all damage; "
-            "`esker.repair(path)` sets it aside and keeps the evidence."
-        )
+        super().__init__(f"{message}: {where}. {advice or self.ADVICE}")
         self.path = path
         self.position = position
         self.first = first

@@ -26,6 +26,8 @@
     retention.py   caps and ages: what is evicted, and what is refused
     removal.py     what is deleted on request: topics, and records before an offset
     erasing.py     single records that are deleted: by tag
+    archiving.py   sealed segments as Parquet files; archived.py: reading them back
+    progress.py    how far a long piece of work is
     findings.py    what recovery may find, in words
     quarantine.py  the place for what cannot be used and must not be lost
 

@@ -4,14 +4,19 @@ Whoever cuts a range where a frame begins reads no frame twice and verifies none
 is a row of atoms, each of whole frames, with an offset and a weight in bytes; `atoms` gives them
 from directories alone, without touching a record. Where there are very many segments an atom is a
 whole segment, and not even its directory is looked at.
+
+Whoever was given a range has to account for all of it: `without_holes` names what is missing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from esker.engine.reader import View
+from esker.engine.batch import Batch
+from esker.engine.reader import View, earliest_of
+from esker.records import Gap
 from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment
@@ -115,6 +120,36 @@ def last_before(view: View, timestamp: int, end: int) -> int:
                 return min(end, behind)
             end = min(end, segment.base + rows[at])
     return end
+
+
+# ---- nothing is missing ----------------------------------------------------------------------
+
+
+def deleted_before(view: View) -> int:
+    """Where a shard begins because somebody deleted what was before: that is not a loss."""
+    return min(view.earliest, earliest_of(view))
+
+
+def without_holes(
+    items: Iterable[Batch | Gap], topic: str, shard: int, first: int, end: int, why: str
+) -> Iterator[Batch | Gap]:
+    """What `Reading._whole` gives of [first, end), and a Gap with reason `why` for what it lacks.
+
+    A batch without records is not handed on. What it reaches over was left out, and is not missing.
+    """
+    for item in items:
+        begin = item.first if isinstance(item, Gap) else item.begin
+        if begin > first:
+            yield Gap(topic, shard, first, begin - 1, why)
+        if isinstance(item, Gap):
+            yield item
+            first = item.last + 1
+        else:
+            if len(item):
+                yield item
+            first = item.next_offset
+    if first < end:
+        yield Gap(topic, shard, first, end - 1, why)
 
 
 def _base(segment: Segment) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from esker.engine import ranges
-from esker.engine.reader import View, earliest_of, find_time
+from esker.engine.reader import View, find_time
 from esker.engine.reader import resolve as offset_of
 from esker.engine.store import Store, open_store
 from esker.errors import InvalidOption, OffsetOutOfRange, TopicNotFound, nearest
@@ -158,16 +158,11 @@ def spans(asked: Wanted) -> list[tuple[Span, View]]:
         for number, view in each.views.items():
             first = begins[each.topic][number]
             if not asked.starting.each:  # who names an offset of a shard is to get it, or be told
-                first = max(first, _deleted_before(view))
+                first = max(first, ranges.deleted_before(view))
             end = min(ends[each.topic][number], view.visible)
             if first < end:
                 found.append((Span(each.topic, each.id, number, first, end), view))
     return found
-
-
-def _deleted_before(view: View) -> int:
-    """Where a shard begins because somebody deleted what was before: that is not a loss."""
-    return min(view.earliest, earliest_of(view))
 
 
 # ---- tasks -----------------------------------------------------------------------------------

@@ -20,12 +20,14 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from esker.engine.batch import TIMESTAMP, Batch
+from esker.engine.ranges import without_holes
 from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
 from esker.spark.plan import Span, look, reading
 
 BATCH_BYTES: Final = 4 << 20
+DELETED_SINCE: Final = "deleted since the query was planned"
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
 
 
@@ -121,20 +123,9 @@ class Task:
 
 def _whole(path: str, span: Span) -> Iterator[Batch | Gap]:
     """All of a span: its batches, and a Gap for whatever is not there."""
-    expected = span.first
-    for item in _found(path, span):
-        first = item.first if isinstance(item, Gap) else item.begin
-        if first > expected:
-            yield _gone(span, expected, first - 1)
-        if isinstance(item, Gap):
-            yield item
-            expected = item.last + 1
-        else:  # also one without records: what it reaches over was left out, and is not missing
-            if len(item):
-                yield item
-            expected = item.next_offset
-    if expected < span.end:
-        yield _gone(span, expected, span.end - 1)
+    return without_holes(
+        _found(path, span), span.topic, span.shard, span.first, span.end, DELETED_SINCE
+    )
 
 
 def _found(path: str, span: Span) -> Iterator[Any]:
@@ -145,10 +136,6 @@ def _found(path: str, span: Span) -> Iterator[Any]:
         topic = store[span.topic]
         if topic._existing().id == span.id:
             yield from topic._whole(span.first, span.end, span.shard, BATCH_BYTES)
-
-
-def _gone(span: Span, first: int, last: int) -> Gap:
-    return Gap(span.topic, span.shard, first, last, "deleted since the query was planned")
 
 
 def lost(path: str, gap: Gap) -> DataLoss:

@@ -42,7 +42,7 @@ from esker.errors import (
 from esker.format import archive as fmt
 from esker.format import names
 from esker.format.archive import ArchivedFile, Manifest
-from esker.format.checksum import Hasher
+from esker.format.checksum import Hasher, checksum
 from esker.format.columns import HEADER_TYPE
 from esker.storage.files import File, Files, Holder, base_name, join, parent, replace_file
 
@@ -61,6 +61,7 @@ SCHEMA: Final = pa.schema(
         pa.field("node", pa.string()),
     ]
 )
+RESTORE: Final = "Restore the file from a backup; topic.archive(verify=True) looks at all of them."
 _REPEATING: Final = ["key", "tag", "node", "headers.list.element.key"]
 _COUNTING: Final = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 
@@ -84,7 +85,15 @@ class Archive:
         """The manifest as it is now; None where nothing was archived."""
         path = self.manifest_path
         if not self._files.kind(path):
-            return None
+            orphans = any(name.endswith(".parquet") for _, name in self._lying())
+            if orphans and not self._files.kind(path):
+                raise Corruption(
+                    "Parquet files and no manifest", path=path, reason="missing manifest",
+                    advice="Nothing was touched. Restore it from a backup, or move the directory "
+                    "away.",
+                )  # fmt: skip
+            if not orphans:
+                return None
         found = fmt.decode(_content(self._files, path))
         if isinstance(found, Manifest):
             return found
@@ -92,11 +101,11 @@ class Archive:
             raise FormatTooNew(
                 f"{path} was written by a later Esker ({found}); nothing was touched"
             )
-        raise StorageError(
-            f"{path}: {found}. Nothing was touched. Restore it from a backup; or move "
-            f"{self.folder} away, and what the log still has is archived anew.",
-            path=path,
-        )
+        raise Corruption(
+            found, path=path,
+            advice=f"Nothing was touched. Restore it from a backup; or move {self.folder} away, "
+            "and what the log still has is archived anew.",
+        )  # fmt: skip
 
     @contextmanager
     def held(self, note: str = "") -> Iterator[None]:
@@ -120,12 +129,6 @@ class Archive:
         """What there is, made fit to be added to. The lock must be held."""
         manifest = self.load()
         if manifest is None:
-            if any(name.endswith(".parquet") for _, name in self._lying()):
-                raise StorageError(
-                    f"{self.folder} has Parquet files and no {names.MANIFEST}: restore it from a "
-                    "backup, or move the directory away; nothing was touched",
-                    path=self.manifest_path,
-                )
             return self.commit(fmt.new(store, self.topic, topic_id))
         check_owner(manifest, self.root, store, topic_id)
         self._files.sync_dir(self.folder)
@@ -224,6 +227,43 @@ def damage(files: Files, folder: str, file: ArchivedFile, *, deep: bool = True) 
     finally:
         found.close()
     return ""
+
+
+def check_file(files: Files, folder: str, file: ArchivedFile) -> None:
+    """Corruption, if an archived file is missing or damaged."""
+    wrong = damage(files, folder, file)
+    if wrong:
+        raise damaged(folder, file, wrong.removeprefix(join(folder, file.path) + " "))
+
+
+def damaged(folder: str, file: ArchivedFile, what: str) -> Corruption:
+    """What to say of a file that cannot be used."""
+    return Corruption(
+        f"an archived file {what}", path=join(folder, file.path), first=file.first,
+        last=file.end - 1, reason=what, advice=RESTORE,
+    )  # fmt: skip
+
+
+def open_parquet(files: Files, folder: str, file: ArchivedFile) -> Any:
+    """An archived file as a pyarrow.parquet.ParquetFile, all of it verified. None: not there.
+
+    It stays readable whatever becomes of its name.
+    """
+    path = join(folder, file.path)
+    if not files.kind(path):
+        return None
+    opened = files.open(path, "r")
+    try:
+        size = opened.size()
+        if size != file.bytes:
+            raise damaged(folder, file, f"has {size} bytes, archived were {file.bytes}")
+        mapped = opened.map()
+    finally:
+        opened.close()
+    if f"{checksum(mapped):016x}" != file.checksum:
+        raise damaged(folder, file, "is not what was archived: its checksum does not match")
+    parquet: Any = pq.ParquetFile  # has no types
+    return parquet(pa.BufferReader(pa.py_buffer(mapped)))
 
 
 def _hash(file: File, size: int) -> str:
@@ -430,25 +470,17 @@ def merge(
     part = Part(files, folder, group[0].shard, group[0].day, compression)
     try:
         for file in group:
-            wrong = damage(files, folder, file)
-            if wrong:
-                raise Corruption(
-                    wrong, path=join(folder, file.path), first=file.first, last=file.end - 1
-                )
-            _copy(files, join(folder, file.path), part)
+            _copy(files, folder, file, part)
         return part.finish()
     except BaseException:
         part.discard()
         raise
 
 
-def _copy(files: Files, path: str, part: Part) -> None:
-    opened = files.open(path, "r")
-    parquet: Any = pq.ParquetFile  # has no types
-    try:
-        source = parquet(pa.BufferReader(pa.py_buffer(opened.map())))
-    finally:
-        opened.close()
+def _copy(files: Files, folder: str, file: ArchivedFile, part: Part) -> None:
+    source = open_parquet(files, folder, file)
+    if source is None:
+        raise damaged(folder, file, "is missing")
     for number in range(source.metadata.num_row_groups):
         table = source.read_row_group(number, use_threads=False).cast(SCHEMA)
         for batch in table.combine_chunks().to_batches():

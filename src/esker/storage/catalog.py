@@ -28,6 +28,7 @@ def load_identity(files: Files, root: str) -> tuple[bytes, int] | None:
     """Store id and creation time; None when there is no store."""
     path = join(root, names.IDENTITY)
     if not files.kind(path):
+        _refuse_archive(files, root)
         return None
     file = files.open(path, "r")
     try:
@@ -45,6 +46,15 @@ def load_identity(files: Files, root: str) -> tuple[bytes, int] | None:
             f"run esker.repair({root!r}), which finds the store's id in its segments."
         )
     return found
+
+
+def _refuse_archive(files: Files, root: str) -> None:
+    """Whoever opens an archive as a store is told what reads it."""
+    for name in files.list(root):
+        if name.startswith("topic=") and files.kind(join(root, name, names.MANIFEST)):
+            raise NotAStore(
+                f"{root} is an archive, not a store; esker.open_archive({root!r}, topic) reads it"
+            )
 
 
 def create_identity(files: Files, root: str, created: int, note: str = "") -> bytes:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from esker import errors
-from esker.clock import SYSTEM_CLOCK
+from esker.engine.progress import Progress, Teller
 from esker.errors import EskerError
 
 if TYPE_CHECKING:
@@ -30,42 +30,7 @@ TASKS_PER_CORE: Final = 4  # of a round: enough that the cores seldom wait for i
 
 Work = Callable[[bytes], bytes]
 
-
-class Progress(NamedTuple):
-    """How far a job is."""
-
-    job: str
-    done: int
-    total: int  # 0: not known
-    unit: str
-    seconds: float
-
-    def __str__(self) -> str:
-        of = f" of {self.total:,}" if self.total else ""
-        return f"{self.job}: {self.done:,}{of} {self.unit}, {self.seconds:.0f} s"
-
-
-class Teller:
-    """Counts what is done and tells it."""
-
-    def __init__(
-        self, job: str, unit: str, progress: Callable[[Progress], None] | None, total: int = 0
-    ) -> None:
-        self.job = job
-        self.unit = unit
-        self.total = total
-        self.done = 0
-        self._progress = progress
-        self._began = SYSTEM_CLOCK.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return SYSTEM_CLOCK.monotonic() - self._began
-
-    def add(self, count: int) -> None:
-        self.done += count
-        if self._progress is not None:
-            self._progress(Progress(self.job, self.done, self.total, self.unit, self.seconds))
+__all__ = ["Progress", "Teller", "Work", "cores", "in_rounds"]
 
 
 class _Told(msgspec.Struct):
