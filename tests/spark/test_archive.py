@@ -171,6 +171,39 @@ def test_runs_and_merges_lose_nothing(spark: SparkSession, tmp_path: Path) -> No
     assert plain.merged == 0
 
 
+@pytest.mark.parametrize("begins", ["library", "job"])
+def test_the_job_and_the_library_continue_each_others_archive(
+    spark: SparkSession, tmp_path: Path, begins: str
+) -> None:
+    path, data = tmp_path / "data", str(tmp_path / "data")
+    library = begins == "library"
+    merged = 0
+    for turn in range(4):
+        fill(path, turn * 1000, 1000)
+        with esker.open(path, mode="r") as store:
+            if library:
+                done = store[TOPIC].archive(target_bytes=20_000)
+            else:
+                done = jobs.archive(spark, data, TOPIC, target_bytes=20_000)
+            assert done.ok
+            assert done.rows > 500
+            merged += done.merged
+            assert told(table(spark, data)) == log(spark, data)
+            archived = list(esker.open_archive(f"{data}/archive", TOPIC).read())
+            assert archived == [
+                record
+                for shard, end in done.ends.items()
+                for record in store[TOPIC].read(0, end, shard=shard)
+            ]
+        plan.let_go()
+        lying(data)
+        library = not library
+    assert merged > 0
+    assert jobs.archive(spark, data, TOPIC, verify=True).rows == 0
+    with esker.open(path, mode="r") as store:
+        assert store[TOPIC].archive(verify=True).rows == 0
+
+
 def test_filters_reach_both_halves(spark: SparkSession, data: str) -> None:
     done = jobs.archive(spark, data, TOPIC)
     both = esker.spark.table(spark, data, TOPIC)

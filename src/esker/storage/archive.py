@@ -335,9 +335,8 @@ class Part:
         self._first = self._end = 0
         self._low = self._high = 0
 
-    def add(self, batch: Any) -> None:
-        """Add records; their offsets are above all before."""
-        low, high = _range(batch)
+    def add(self, batch: Any, low: int, high: int) -> None:
+        """Add records, whose times lie in low..high; their offsets are above all before."""
         offsets = batch.column(batch.schema.get_field_index("offset"))
         if not self.rows:
             self._first, self._low, self._high = offsets[0].as_py(), low, high
@@ -412,22 +411,23 @@ class Days:
         """Add a record batch of SCHEMA."""
         if not batch.num_rows:
             return
-        low, high = map(fmt.day_of, _range(batch))
-        if low == high:
-            self._add(low, batch)
+        low, high = _range(batch)
+        if fmt.day_of(low) == fmt.day_of(high):
+            self._add(fmt.day_of(low), batch, low, high)
             return
         days = _stamps(batch).view(pa.timestamp("us")).cast(pa.date32()).view(pa.int32())
         for day in sorted(pc.unique(days).to_pylist()):
-            self._add(day, batch.filter(pc.equal(days, day)))
+            found = batch.filter(pc.equal(days, day))
+            self._add(day, found, *_range(found))
 
-    def _add(self, day: int, batch: Any) -> None:
+    def _add(self, day: int, batch: Any, low: int, high: int) -> None:
         day = day if fmt.day_text(day) != fmt.NO_DAY else 1 << 40  # all those are one
         part = self._parts.get(day)
         if part is None:
             part = self._parts[day] = Part(
                 self._files, self._folder, self._shard, fmt.day_text(day), self._compression
             )
-        part.add(batch)
+        part.add(batch, low, high)
         if part.is_open or sum(each.is_open for each in self._parts.values()) < OPEN_DAYS:
             part.write()
 
@@ -484,5 +484,5 @@ def _copy(files: Files, folder: str, file: ArchivedFile, part: Part) -> None:
     for number in range(source.metadata.num_row_groups):
         table = source.read_row_group(number, use_threads=False).cast(SCHEMA)
         for batch in table.combine_chunks().to_batches():
-            part.add(batch)
+            part.add(batch, *_range(batch))
         part.write()
