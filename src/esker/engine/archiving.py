@@ -16,6 +16,7 @@ A span that cannot be read (a damaged segment, say) ends its shard for this run;
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -31,6 +32,7 @@ from esker.errors import Corruption, DataLoss, EskerError, InvalidOption
 from esker.format import archive as fmt
 from esker.format import names
 from esker.format.archive import ArchivedFile, ArchivedGap, Manifest
+from esker.format.segment import Footer
 from esker.records import Gap
 from esker.storage.archive import COMPRESSIONS, SCHEMA, Archive, check_file, merge, write_days
 from esker.storage.files import Files, absolute, join
@@ -136,8 +138,32 @@ def sealed_end(view: View, first: int) -> int:
 def spans_of(manifest: Manifest, number: int, view: View, target_bytes: int) -> Iterator[Span]:
     """What is to be archived of a shard, cut where frames begin, in the order of offsets."""
     first = manifest.ends.get(number, ranges.deleted_before(view))
-    for begin, end in _cut(ranges.atoms(view, first, sealed_end(view, first)), target_bytes):
+    for begin, end in _cut(_atoms(view, first, sealed_end(view, first)), target_bytes):
         yield Span(number, begin, end)
+
+
+def _atoms(view: View, first: int, end: int) -> list[ranges.Atom]:
+    """The pieces of a range, weighed by what they take in memory: on the disk they are smaller."""
+    found = ranges.atoms(view, first, end)
+    inside = [
+        each
+        for each in view.segments
+        if isinstance(each, SealedSegment) and each.base < end and each.base + each.rows > first
+    ]
+    if len(inside) > ranges.MANY_SEGMENTS:
+        return found  # those are weighed by what a log may hold, before it is compressed
+    bases = [each.base for each in inside]
+    times = [_times(each.footer) for each in inside]
+    return [
+        atom._replace(weight=int(atom.weight * times[max(0, bisect_right(bases, atom.first) - 1)]))
+        for atom in found
+    ]
+
+
+def _times(footer: Footer) -> float:
+    """How many times larger frames are in memory."""
+    stored = footer.data_end - footer.positions[0] if len(footer.positions) else 0
+    return max(1.0, footer.value_bytes / stored) if stored else 1.0
 
 
 def _cut(atoms: Sequence[ranges.Atom], target_bytes: int) -> Iterator[tuple[int, int]]:
@@ -304,8 +330,11 @@ def archive_topic(
             run.verify()
         spans: list[Span] = []
         for view in topic._views(None):
-            _refuse_older(manifest, view)
-            spans += spans_of(manifest, view.number, view, target_bytes)
+            try:
+                _refuse_older(manifest, view)
+                spans += spans_of(manifest, view.number, view, target_bytes)
+            except Corruption as problem:
+                hands.errors.append(problem)
         run.archive(spans)
         if compact:
             run.compact(target_bytes)
