@@ -375,6 +375,18 @@ def test_what_was_deleted_or_evicted_between_two_runs_is_a_gap(store: esker.Stor
     assert found.to_arrow(gaps="skip").num_rows == len(found)
 
 
+def test_records_that_a_reader_missed_are_not_called_deleted(
+    store: esker.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fill(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(topic, "_whole", lambda *_: iter(()))
+        with pytest.raises(esker.DataLoss, match="were not deleted; try again"):
+            topic.archive()
+    assert opened(store).ends == {}
+    assert topic.archive().gaps == []
+
+
 def test_records_that_a_power_cut_took_are_the_gap_that_the_log_has() -> None:
     disk = SimulatedDisk()
     with on(disk) as store:
