@@ -375,6 +375,24 @@ def test_what_was_deleted_or_evicted_between_two_runs_is_a_gap(store: esker.Stor
     assert found.to_arrow(gaps="skip").num_rows == len(found)
 
 
+def test_what_was_evicted_before_there_was_an_archive_is_named_in_it(store: esker.Store) -> None:
+    topic = store.create("t", segment_records=5, cap_records=10)
+    for first in range(0, 30, 5):
+        topic.append_many([b"%d" % n for n in range(first, first + 5)])
+    topic.delete(2)
+    store.tick()
+    there = topic.earliest()
+    assert there > 5
+    done = topic.archive()
+    assert [(gap.first, gap.last) for gap in done.gaps] == [(2, there - 1)]
+    assert done.gaps[0].reason == "evicted"
+    found = opened(store, "t")
+    assert found.gaps == [esker.Gap("t", 0, 2, there - 1, "evicted")]
+    assert [r.offset for r in found.read(gaps="skip")] == list(range(there, done.ends[0]))
+    with pytest.raises(esker.DataGap):
+        list(found.read())
+
+
 def test_records_that_a_reader_missed_are_not_called_deleted(
     store: esker.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

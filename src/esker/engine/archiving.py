@@ -137,9 +137,15 @@ def sealed_end(view: View, first: int) -> int:
 
 def spans_of(manifest: Manifest, number: int, view: View, target_bytes: int) -> Iterator[Span]:
     """What is to be archived of a shard, cut where frames begin, in the order of offsets."""
-    first = manifest.ends.get(number, ranges.deleted_before(view))
+    first = manifest.ends.get(number, _beginning(view))
     for begin, end in _cut(_atoms(view, first, sealed_end(view, first)), target_bytes):
         yield Span(number, begin, end)
+
+
+def _beginning(view: View) -> int:
+    """Where an archive begins. What was deleted before it is no loss; what was evicted is."""
+    there = ranges.deleted_before(view)
+    return min(there, view.losses[0][0]) if view.losses else there
 
 
 def _atoms(view: View, first: int, end: int) -> list[ranges.Atom]:
