@@ -21,6 +21,7 @@
     replay.py      journals of dead processes, written into the logs they speak of
     recatalog.py   names and options of topics, found again in their segments
     attach.py      batches made elsewhere: staged, committed once, attached to their shards
+    delivery.py    such a batch as a whole: committed, attached here, waited for elsewhere
     floor.py       where a shard begins, and what became of what was before
     altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused

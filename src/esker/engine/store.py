@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal
@@ -14,22 +14,13 @@ import msgspec
 
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
-from esker.engine import altering, retention
-from esker.engine.attach import (
-    Stage,
-    attach_all,
-    check,
-    collect,
-    commit,
-    commits,
-    committed_before,
-    pending,
-)
+from esker.engine import altering, delivery, retention
+from esker.engine.attach import Stage, check, committed_before
 from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
 from esker.engine.committer import Committer
 from esker.engine.context import LOG, Context
-from esker.engine.layout import list_segments, shard_folder
+from esker.engine.layout import shard_folder
 from esker.engine.reader import check_timeout
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.removal import remove_topic
@@ -37,8 +28,6 @@ from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
 from esker.engine.topic import Topic
 from esker.errors import (
-    AttachPending,
-    Corruption,
     EskerError,
     InvalidOption,
     NotAStore,
@@ -47,7 +36,6 @@ from esker.errors import (
     TopicExists,
     TopicNotFound,
     UnsafePath,
-    WriterBusy,
     nearest,
 )
 from esker.format import names
@@ -70,9 +58,6 @@ from esker.storage.memory import MemoryFiles
 
 Mode = Literal["rw", "r"]
 MEMORY = ":memory:"
-ATTACH_PAUSE = 0.01  # seconds between looks whether another process has attached a segment
-
-_PAUSE = threading.Event()  # never set: waiting for it is sleeping
 
 _open_stores: set[Store] = set()  # held until closed: what is buffered is written at exit
 
@@ -285,61 +270,17 @@ class Store:
         False. Where another process writes a shard, that process attaches its part; should it not
         do so in time, `AttachPending` says who it is. The batch is committed all the same.
         """
-        context = self._context
-        context.require_writable()
+        self._context.require_writable()
         limit = check_timeout(timeout)
         batch = Commit(writer, sequence, tuple(tickets))
         check(writer, sequence, batch.tickets)
         retention.refuse_batch(self, batch)
-        self._settle_before(batch)
-        committed = commit(context, writer, sequence, batch.tickets)
-        for folder in {shard_folder(self.path, each.topic, each.shard) for each in batch.tickets}:
-            collect(context, folder)
-        mine = [batch] if committed else committed_before(context, writer)
-        deadline = context.clock.monotonic() + (limit or 0.0)
-        elsewhere: set[tuple[int, int]] = set()
-        while left := self._attach(mine):
-            elsewhere.update((ticket.topic, ticket.shard) for ticket in left)
-            if limit is not None and context.clock.monotonic() >= deadline:
-                raise self._still_pending(batch, left)
-            _PAUSE.wait(ATTACH_PAUSE)
-        while not all(self._shows(*place) for place in elsewhere):
-            if limit is not None and context.clock.monotonic() >= deadline:
-                break  # they are attached; who did it has yet to say so
-            _PAUSE.wait(ATTACH_PAUSE)
-        return committed
+        return delivery.deliver(self, batch, limit)
 
     def attached(self, writer: str) -> int | None:
         """The number of the last batch that a writer committed; None if there was none."""
         before = committed_before(self._context, writer)
         return max((batch.sequence for batch in before), default=None)
-
-    def _settle_before(self, batch: Commit) -> None:
-        """What this process has appended before a batch is durable before it is."""
-        places = {(ticket.topic, ticket.shard) for ticket in batch.tickets}
-        ours = [s for s in self._context.shards if s.writing and (s.entry.id, s.number) in places]
-        for shard in ours:
-            with shard.lock:
-                shard._flush()
-        for problem in self._context.committer.make_durable(ours).values():
-            raise problem
-
-    def _attach(self, batches: Iterable[Commit]) -> list[Ticket]:
-        """Attach what this process can; what it took for that it lets go again."""
-
-        def shard_of(topic: int, number: int) -> Shard | None:
-            shard = self._shard(topic, number)
-            if shard is not None and not shard.writing:
-                try:
-                    with shard.lock:
-                        shard.open_for_writing()
-                except WriterBusy:
-                    return None
-                handing_back.callback(shard.hand_back)
-            return shard
-
-        with ExitStack() as handing_back:
-            return attach_all(self._context, batches, shard_of)
 
     def _shard(self, topic: int, number: int) -> Shard | None:
         self._catalog.refresh()
@@ -348,48 +289,6 @@ class Store:
                 handle = self[entry.name]
                 return handle._shards[number] if handle._existing().id == topic else None
         return None
-
-    def _shows(self, topic: int, number: int) -> bool:
-        """Whether readers see what another process has attached; it says so a moment later."""
-        shard = self._shard(topic, number)
-        if shard is None:
-            return True  # deleted
-        sealed = [n.base for n in list_segments(shard.files, shard.folder) if n.sealed]
-        return not sealed or self[shard.entry.name].end(number) > sealed[-1]
-
-    def _still_pending(self, batch: Commit, left: list[Ticket]) -> AttachPending:
-        shard = shard_folder(self.path, left[0].topic, left[0].shard)
-        holder = self._context.files.holder(join(shard, names.LOCK))
-        who = f"process {holder.pid}" if holder is not None else "another process"
-        return AttachPending(
-            f"batch {batch.sequence} of {batch.writer!r} is committed, but {len(left)} of its "
-            f"segments wait for {who}, which holds {shard} and has not attached them. It does so "
-            "while its store is open with background=True, or when it calls store.tick(); "
-            "else they are attached when the store is next opened for writing"
-        )
-
-    def _attach_left(self) -> None:
-        """Batches that were committed by somebody who died before they were attached."""
-        context = self._context
-        batches: list[Commit] = []
-        for found in commits(context):
-            if isinstance(found, Corruption):
-                where = (found.path or self.path, found.reason)
-                self.recovery.findings.append(Finding("corrupt_commit", *where))
-            elif pending(context, found):
-                batches.append(found)
-        for batch in batches:
-            many = len(pending(context, batch))
-            folder = join(self.path, names.STAGING)
-            about = f"batch {batch.sequence} of {batch.writer!r}, {many} segments"
-            try:
-                left = [*batch.tickets] if context.read_only else self._attach([batch])
-            except Corruption as problem:
-                reason = f"{about}: {problem}"
-                self.recovery.findings.append(Finding("corrupt_commit", folder, reason))
-                continue
-            label = "unrecovered" if left else "unfinished_attach"
-            self.recovery.findings.append(Finding(label, folder, about))
 
     # ---- the whole store -----------------------------------------------------------------
 
@@ -567,7 +466,7 @@ def open_store(
     opened = Store(context, catalog)
     try:
         opened.recovery = _recover(context, catalog)
-        opened._attach_left()
+        delivery.attach_left(opened)
     except BaseException:
         opened._let_go()
         raise
