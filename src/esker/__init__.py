@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from esker.engine.archived import ArchivedTopic, open_archive
     from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
+    from esker.engine.maintenance import Maintenance
     from esker.engine.progress import Progress
     from esker.engine.recovery import Finding, Recovery
     from esker.engine.retention import Eviction
@@ -83,6 +84,7 @@ _HOMES = {
     "Finding": "esker.engine.recovery",
     "Recovery": "esker.engine.recovery",
     "Eviction": "esker.engine.retention",
+    "Maintenance": "esker.engine.maintenance",
     "repair": "esker.upkeep.repair",
     "Action": "esker.upkeep.report",
     "Problem": "esker.upkeep.report",
@@ -127,6 +129,7 @@ __all__ = [
     "InvalidPosition",
     "InvalidRecord",
     "JavaMissing",
+    "Maintenance",
     "NotAStore",
     "Offset",
     "OffsetOutOfRange",

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
+from esker.engine.maintenance import Maintenance
 from esker.engine.recovery import Recovery
 from esker.engine.retention import Eviction
 from esker.engine.slices import Slice
@@ -124,6 +125,15 @@ class AsyncStore:
     @property
     def path(self) -> str:
         return self._store.path
+
+    async def maintenance(self) -> Maintenance:
+        return await self._run(self._store.maintenance)
+
+    async def pause_maintenance(self) -> None:
+        await self._run(self._store.pause_maintenance)
+
+    async def resume_maintenance(self) -> None:
+        await self._run(self._store.resume_maintenance)
 
     async def retention_plan(self) -> list[Eviction]:
         return await self._run(self._store.retention_plan)

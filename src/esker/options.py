@@ -75,6 +75,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Size of one journal file; preallocated. A full one is checkpointed and replaced."""
     mapped_bytes: int = 8 << 30
     """Address space for mapped sealed segments; the least recently used are let go."""
+    budget_bytes: int = 0
+    """All topics together keep no more; the oldest segments are evicted for it. 0: no budget."""
     background: bool = True
     """False: no threads. Call `store.tick()` yourself. For tests and for embedding."""
 
@@ -102,7 +104,7 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 _SIZES = {
     "segment_bytes", "max_record_bytes", "compress_min_bytes", "cap_bytes",
-    "max_unflushed_bytes", "journal_bytes", "mapped_bytes",
+    "max_unflushed_bytes", "journal_bytes", "mapped_bytes", "budget_bytes",
 }  # fmt: skip
 _TIMES = {
     "linger": "linger_us", "sync_interval": "sync_interval_us", "ttl": "ttl_us",

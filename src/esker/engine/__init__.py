@@ -10,6 +10,7 @@
     tally.py       the counters page
     committer.py   group commit: one round, one sync, many acks
     background.py  the only threads: linger, ticks, sealing
+    maintenance.py what they do, have to do and have done, for whoever asks
     follower.py    one shard as a reader in another process sees it
     reader.py      batches from an offset on; positions into offsets
     ranges.py      a shard's offsets, divided for readers that share the work
@@ -25,6 +26,7 @@
     floor.py       where a shard begins, and what became of what was before
     altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused
+    budget.py      what is evicted when all topics together hold too much
     removal.py     what is deleted on request: topics, and records before an offset
     erasing.py     single records that are deleted: by tag
     archiving.py   sealed segments as Parquet files; archived.py: reading them back

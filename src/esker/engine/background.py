@@ -3,12 +3,16 @@
 Both do nothing but call the core at the right time; `Background.step` is the same work without
 threads, for tests and for `background=False`. What fails in the background is not lost: a failed
 write stays buffered and is raised by the next append or sync of that topic; a failed sync poisons
-its shard.
+its shard; and whatever failed is in `store.maintenance()` and in the log.
+
+What takes longer (see maintenance.py) is done piece by piece: one log, one shard, one directory,
+one batch. Between two sealings the thread rests for a tenth of a second, whatever waits; a shard
+that rolls faster than that seals by itself, in the time of its writer. Between any two pieces a
+pause, or closing, can come.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -17,9 +21,10 @@ from esker.engine import retention, tally
 from esker.engine.attach import attach_all, commits, pending
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
+from esker.engine.maintenance import Budget, Diary, Maintenance, MaintenanceState, Waiting
 from esker.engine.removal import unlink_tree
 from esker.engine.shard import Shard
-from esker.errors import EskerError
+from esker.errors import EskerError, StorageError
 from esker.format import names
 from esker.format.commit import Commit
 from esker.options import is_evicting
@@ -29,6 +34,7 @@ RETAIN_LOOK = retention.LOOK_SECONDS
 SEAL_DELAY = 0.1  # seconds between one sealing and the next
 ATTACH_LOOK = 0.05  # seconds between looks for commits, where there have been any
 ATTACH_LOOK_RARELY = 2.0  # and where there have not
+ATTEMPTS = 10  # at counting commits, which other processes replace meanwhile
 
 
 class Background:
@@ -45,6 +51,10 @@ class Background:
         self._wake_stop = threading.Event()
         self._sleeping_until = 0.0  # when the thread looks again by itself
         self._stop = False
+        self.paused = False
+        self._heavy = threading.Lock()  # held while a piece is sealed, looked at, evicted, removed
+        self._attaching = threading.Lock()  # held while batches are attached
+        self.diary = Diary(context.clock)
         # shards of class disk and fsync with unsynced bytes, in the order in which they became so:
         # the same calls are to write the same bytes, also in the journal
         self._dirty: dict[Shard, None] = {}
@@ -52,6 +62,8 @@ class Background:
         self._next_age = 0.0  # when to look for logs that are too old
         self._next_retain = 0.0  # when to look at all topics with caps and ages
         self._retain_now = self.retaining = False
+        self.room: int | None = None  # bytes that may be sealed before the budget is looked at
+        self.above = 0  # bytes above the budget that cannot be helped, at the last look
         self._next_attach = 0.0  # when to look for batches that other processes have committed
         self._attached: set[str] = set()  # commits that are done with
         self._not_attached = ""  # why the last look failed
@@ -103,6 +115,24 @@ class Background:
             self._start()
             self._wake_sealer.set()
 
+    # -- a pause --
+
+    def resting(self) -> bool:
+        """Whether no other piece may be begun."""
+        return self.paused or self._stop
+
+    def pause(self) -> None:
+        """Begin no other piece; returns when those that were begun are done."""
+        self.paused = True
+        with self._heavy, self._attaching:
+            pass
+
+    def resume(self) -> None:
+        """Go on with what has waited."""
+        self.paused, self._next_attach = False, 0.0
+        self._wake.set()
+        self._wake_sealer.set()
+
     def _nudge(self, due: float) -> None:
         if not self._context.options.background:
             return
@@ -147,10 +177,13 @@ class Background:
         for shard in shards:
             self._dirty.pop(shard, None)
         try:
-            self._context.committer.make_durable(shards)
+            problems = self._context.committer.make_durable(shards)
         except BaseException:
             self._dirty.update(dict.fromkeys(shards))  # interrupted, and not done
             raise
+        for shard in shards if problems else ():
+            if id(shard) in problems and not shard.gone:
+                self.diary.failed("syncing", problems[id(shard)], shard)
 
     def _roll_aged(self) -> float:
         """Roll logs past their topic's segment_age; returns seconds until the next look."""
@@ -162,6 +195,7 @@ class Background:
                     shard.roll_if_aged()
                 except EskerError as problem:
                     shard.trouble = problem
+                    self.diary.failed("rolling", problem, shard)
         return min(ages) / 4e6
 
     def _attach(self) -> float:
@@ -170,23 +204,39 @@ class Background:
         folder = join(context.root, names.STAGING)
         found = context.files.list(folder)
         fresh = [name for name in found if name not in self._attached and names.parse_commit(name)]
-        if fresh and any(shard.writing for shard in context.shards):
-            ours = {(s.entry.id, s.number): s for s in list(context.shards) if s.writing}
-            try:
-                batches = [each for each in commits(context) if isinstance(each, Commit)]
-                attach_all(context, batches, lambda topic, number: ours.get((topic, number)))
-                if not any(pending(context, batch) for batch in batches):
-                    self._attached = set(found)
-            except EskerError as problem:  # tried again and again, and told once
-                if str(problem) != self._not_attached:
-                    LOG.warning("attaching: %s", problem)
-                self._not_attached = str(problem)
+        if fresh and not self.resting() and any(shard.writing for shard in context.shards):
+            with self._attaching:
+                try:
+                    if self._attach_some():
+                        self._attached = set(found)
+                except EskerError as problem:  # tried again and again, and told once
+                    if str(problem) != self._not_attached:
+                        LOG.warning("attaching: %s", problem)
+                        self.diary.failed("attaching", problem)
+                    self._not_attached = str(problem)
         return ATTACH_LOOK if found else ATTACH_LOOK_RARELY
 
-    @staticmethod
-    def _reserve(shard: Shard) -> None:
-        with contextlib.suppress(EskerError):  # at the ceiling the writer tries itself, and tells
+    def _attach_some(self) -> bool:
+        """Attach what can be, batch by batch. Whether no batch waits any more."""
+        context, left = self._context, False
+        ours = {(s.entry.id, s.number): s for s in list(context.shards) if s.writing}
+        batches = [each for each in commits(context) if isinstance(each, Commit)]
+        for batch in [each for each in batches if pending(context, each)]:
+            if self.resting():
+                return False
+            with self.diary.at("attaching"):
+                attach_all(context, [batch], lambda topic, number: ours.get((topic, number)))
+            if pending(context, batch):
+                left = True
+            else:
+                self.diary.did("attached")
+        return not left
+
+    def _reserve(self, shard: Shard) -> None:
+        try:
             shard.reserve(shard.next)
+        except EskerError as problem:  # at the ceiling the writer tries itself, and tells
+            self.diary.failed("setting offsets aside for", problem, shard)
 
     def _until_next(self) -> float | None:
         if self._to_reserve:
@@ -212,47 +262,122 @@ class Background:
                 shard._flush()
             except EskerError as problem:
                 shard.trouble = problem  # raised by the next append or sync
+                self.diary.failed("writing", problem, shard)
                 return
         if shard.synced_later:
             self.sync_soon(shard)
 
     def remove(self) -> None:
         """Unlink what deleted topics left; what fails is tried again by the next opening."""
-        while self._to_remove:
-            with contextlib.suppress(EskerError):
-                unlink_tree(self._context.files, self._to_remove.popleft())
+        with self._heavy:
+            self._remove()
+
+    def _remove(self) -> None:
+        while self._to_remove and not self.paused:
+            folder = self._to_remove.popleft()
+            with self.diary.at(f"removing {folder}"):
+                try:
+                    unlink_tree(self._context.files, folder)
+                    if self._context.files.kind(folder):
+                        raise StorageError(f"{folder} is not empty: a file in it cannot be removed")
+                    self.diary.did("removed")
+                except EskerError as problem:
+                    self.diary.failed("removing", problem)
 
     def seal_step(self) -> bool:
-        """Seal one rolled log. False when there is none."""
-        self.remove()
-        if self._retain_now:
-            self._retain_now = False
-            self._look_at_topics()
-        while self._to_seal:
-            shard = self._to_seal[0]
-            try:
-                if shard.seal_next():
-                    if is_evicting(shard.entry.options):
-                        with retention.failing_quietly(shard):
-                            retention.retain(shard)
+        """Seal one rolled log, and do first what is short. False when there is none, or a pause."""
+        with self._heavy:
+            self._remove()
+            if self._retain_now and not self.resting():
+                self._retain_now = False
+                self._look_at_topics()
+                self._retain_now |= self.resting()  # it may have stopped half-way
+            while self._to_seal and not self.resting():
+                if self._seal(self._to_seal[0]):
                     return True
-            except EskerError as problem:
-                if shard.counters is not None:
-                    shard.counters.add("seal_errors")
-                # not the error itself: its traceback holds the log open, and its room, once deleted
-                shard.trouble = EskerError(str(problem))
-                LOG.warning("sealing %s: %s", shard.folder, shard.trouble)
-            self._to_seal.popleft()
-        return False
+                self._to_seal.popleft()
+            return False
+
+    def _seal(self, shard: Shard) -> bool:
+        """Seal the oldest rolled log of a shard, if it has one that can be sealed."""
+        try:
+            with self.diary.at("sealing", shard):
+                if not shard.seal_next():
+                    return False
+        except EskerError as problem:
+            if shard.counters is not None:
+                shard.counters.add("seal_errors")
+            # not the error itself: its traceback holds the log open, and its room, once deleted
+            shard.trouble = EskerError(str(problem))
+            LOG.warning("sealing %s: %s", shard.folder, shard.trouble)
+            self.diary.failed("sealing", problem, shard)
+            return False
+        self.diary.did("sealed")
+        if is_evicting(shard.entry.options):
+            with retention.failing_quietly(shard):
+                retention.retain(shard)
+        if self.room is not None and shard.sealed:
+            self.room -= shard.sealed[-1].size
+            self._retain_now |= self.room < 0
+        return True
 
     def _look_at_topics(self) -> None:
         """Take up what other processes have altered, and evict what is to go."""
         try:
-            self._context.follow_catalog()
-            if self.retaining:
-                self._context.retain()
+            with self.diary.at("looking at topics"):
+                self._context.follow_catalog()
+                if self.retaining:
+                    self._context.retain()
         except EskerError as problem:  # the catalog cannot be read now; it is looked at again
             LOG.warning("looking at the catalog: %s", problem)
+            self.diary.failed("looking at the catalog", problem)
+
+    # -- what there is to say about it --
+
+    def report(self, retained: int, budget: Budget | None) -> Maintenance:
+        """How things stand, in a store with so many topics that retention is to look at."""
+        context, now = self._context, self._context.clock.monotonic()
+        state = self._state()
+        busy = self.retaining or any(shard.writing for shard in context.shards)
+        timed = state == "running" and bool(self._threads) and busy
+        doing, done, failure = self.diary.read()
+        due = self._retain_now or not context.options.background or now >= self._next_retain
+        waiting = Waiting(
+            logs=sum(len(shard.rolled) for shard in list(context.shards) if shard.writing),
+            topics=retained if due and self.retaining else 0,
+            directories=len(self._to_remove),
+            batches=self._batches(),
+            shards=len(self._to_reserve),
+        )
+        look = max(0.0, self._next_retain - now) if timed else None
+        return Maintenance(state, doing, waiting, look, done, failure, budget)
+
+    def _state(self) -> MaintenanceState:
+        context = self._context
+        if context.read_only or context.forked:
+            return "off"
+        if self.paused:
+            return "paused"
+        with self._start_lock:
+            dead = any(not thread.is_alive() for thread in self._threads)
+        if dead and not self._stop:
+            return "failed"
+        return "running" if context.options.background else "off"
+
+    def _batches(self) -> int:
+        """How many batches are committed and not yet attached everywhere."""
+        for attempt in range(ATTEMPTS):
+            try:
+                found = [each for each in commits(self._context) if isinstance(each, Commit)]
+                return sum(bool(pending(self._context, batch)) for batch in found)
+            except StorageError:  # the next batch of a writer takes the place of the one before
+                if attempt + 1 == ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    def let_go(self) -> None:
+        """In a forked child: whoever was at work is not in the child."""
+        self.diary = Diary(self._context.clock)
 
     # -- the threads --
 
@@ -283,12 +408,18 @@ class Background:
     def _run_sealer(self) -> None:
         while not self._stop:
             self._wake_stop.wait(SEAL_DELAY)  # a burst of writing is not to wait for its sealing
-            if not self.seal_step():
+            try:
+                more = self.seal_step()
+            except BaseException as problem:
+                self.diary.failed("sealing, which ends with this", problem)
+                raise
+            if not more:
                 self._wake_sealer.wait()
                 self._wake_sealer.clear()
 
     def _fail(self, problem: BaseException) -> None:
         """The thread cannot go on: say so to everybody who writes, rather than to nobody."""
+        self.diary.failed("writing and syncing, which ends with this", problem)
         for shard in list(self._context.shards):
             if shard.writing:
                 shard.poisoned_by(problem)

@@ -98,7 +98,8 @@ def _still_pending(store: Store, batch: Commit, left: list[Ticket]) -> AttachPen
     return AttachPending(
         f"batch {batch.sequence} of {batch.writer!r} is committed, but {len(left)} of its "
         f"segments wait for {who}, which holds {shard} and has not attached them. It does so "
-        "while its store is open with background=True, or when it calls store.tick(); "
+        "while its store is open with background=True and not paused, or when it calls "
+        "store.tick(); "
         "else they are attached when the store is next opened for writing"
     )
 

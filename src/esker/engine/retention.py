@@ -12,14 +12,15 @@ segment, that one stays. A segment is as old as its youngest record. An idle log
 all expired is ended and sealed, so that it can go too.
 
 What is evicted is lost to whoever has not read it, and he is told: floor.py. What would go now,
-`plan` says; it looks at names, sizes and headers only.
+`plan` says; it looks at names, sizes and headers only. Above all topics there may be a budget for
+the whole store: budget.py.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,7 @@ from esker.engine.layout import size_of
 from esker.engine.reader import View, earliest_of, find_back
 from esker.engine.shard import Shard
 from esker.errors import Corruption, EskerError, StorageError, TopicFull, TopicNotFound, WriterBusy
+from esker.format.catalog import TopicEntry
 from esker.format.commit import Commit
 from esker.options import is_evicting
 from esker.storage.log import LogSegment
@@ -90,13 +92,18 @@ def plan(view: View, now_us: int, most: int = 1 << 62) -> Eviction | None:
     # behind a log that has expired there will be an empty one, which stays
     there = len(segments) + (count == len(segments))
     count = min(count, there - options.keep_segments, most)
+    return leading(view, segments, count, reason)
+
+
+def leading(view: View, segments: tuple[Segment, ...], count: int, reason: str) -> Eviction | None:
+    """The eviction of so many segments at the beginning of a shard; None if that takes nothing."""
     if count <= 0:
         return None
     end = segments[count].base if count < len(segments) else view.visible
     first = max(earliest_of(view), view.earliest)
     if end <= first:
         return None
-    size = sum(_size(view, segment) for segment in segments[:count])
+    size = sum(size_on_disk(view, segment) for segment in segments[:count])
     return Eviction(view.entry.name, view.number, first, end - 1, count, size, reason)
 
 
@@ -120,7 +127,7 @@ def _expired(segments: tuple[Segment, ...], before: int) -> int:
 
 def _beyond(view: View, cap: int) -> int:
     """How many segments, from the oldest on, can go and leave as many bytes as the cap."""
-    sizes = [_size(view, segment) for segment in view.segments]
+    sizes = [size_on_disk(view, segment) for segment in view.segments]
     left = sum(sizes)
     for count, size in enumerate(sizes):
         left -= size
@@ -129,7 +136,8 @@ def _beyond(view: View, cap: int) -> int:
     return 0
 
 
-def _size(view: View, segment: Segment) -> int:
+def size_on_disk(view: View, segment: Segment) -> int:
+    """The bytes of a segment, without the room that a log has taken ahead."""
     if isinstance(segment, LogSegment):
         return segment.end
     known = segment.size if isinstance(segment, SealedSegment) else 0
@@ -140,19 +148,40 @@ def _size(view: View, segment: Segment) -> int:
 
 
 def retain(shard: Shard) -> Eviction | None:
-    """Evict what is to go of a shard that this process writes."""
-    clock = shard.context.clock
-    started, now = clock.monotonic(), clock.now_us()
+    """Evict what caps and age ask for of a shard that this process writes."""
+    now = shard.context.clock.now_us()
     _end_expired(shard, now)
-    found = plan(shard, now)
+    return evict(shard, lambda most: plan(shard, now, most))
+
+
+def evict(shard: Shard, planned: Callable[[int], Eviction | None]) -> Eviction | None:
+    """Evict what a plan says, which is asked again when nobody can change the shard any more.
+
+    It is told how many segments may go at the most.
+    """
+    found = planned(1 << 62)
     if found is None or shard.poison is not None:
         return None
-    while found.segments > len(shard.sealed) and shard.seal_next():
-        pass
+    diary = shard.context.background.diary
+    with diary.at("evicting", shard):
+        done = _evict(shard, found, planned)
+    if done is not None:
+        diary.did("evicted_segments", done.segments)
+        diary.did("evicted_bytes", done.bytes)
+    return done
+
+
+def _evict(
+    shard: Shard, found: Eviction | None, planned: Callable[[int], Eviction | None]
+) -> Eviction | None:
+    clock = shard.context.clock
+    started, now = clock.monotonic(), clock.now_us()
+    while found is not None and found.segments > len(shard.sealed) and shard.seal_next():
+        shard.context.background.diary.did("sealed")
     for problem in shard.context.committer.make_durable([shard]).values():
         raise problem  # no crash may take the log back to before its beginning
     with shard.lock:
-        found = plan(shard, now, len(shard.sealed))  # what cannot be sealed goes another time
+        found = planned(len(shard.sealed))  # what cannot be sealed goes another time
         if found is None or not shard.writing or shard.poison is not None:
             return None
         floor.begin_at(shard, found.last + 1, lost=True)
@@ -199,8 +228,10 @@ def retain_all(store: Store) -> Iterator[Eviction]:
 
 
 def retain_quietly(store: Store) -> None:
-    """For the background: what fails is logged, and tried again later."""
+    """For the background: what fails is logged, and tried again later; a pause ends it."""
     for topic, number in _retained(store):
+        if store._context.background.resting():
+            return
         with failing_quietly(topic._shards[number]):
             _retain(topic, number)
 
@@ -211,13 +242,24 @@ def failing_quietly(shard: Shard) -> Iterator[None]:
     try:
         yield
     except EskerError as problem:
-        shard._count("retention_errors")
-        LOG.warning("retention of %s: %s", shard.folder, problem)
+        failed(shard, problem)
+
+
+def failed(shard: Shard, problem: EskerError) -> None:
+    """Say that a shard could not be looked at, or nothing evicted of it."""
+    shard._count("retention_errors")
+    LOG.warning("retention of %s: %s", shard.folder, problem)
+    shard.context.background.diary.failed("evicting", problem, shard)
 
 
 def _retained(store: Store) -> Iterator[tuple[Topic, int]]:
+    return shards_of(store, lambda entry: is_evicting(entry.options))
+
+
+def shards_of(store: Store, wanted: Callable[[TopicEntry], bool]) -> Iterator[tuple[Topic, int]]:
+    """Every shard of the topics that are wanted."""
     for entry in store._entries():
-        if is_evicting(entry.options):
+        if wanted(entry):
             topic = store[entry.name]
             with suppress(TopicNotFound):  # deleted meanwhile
                 for number in range(topic._existing().options.shards):
@@ -231,13 +273,18 @@ def _retain(topic: Topic, number: int) -> Eviction | None:
     now = shard.context.clock.now_us()
     if shard.durability == "ephemeral" or plan(topic._view(number), now) is None:
         return None
+    return taken_for(shard, retain)
+
+
+def taken_for(shard: Shard, act: Callable[[Shard], Eviction | None]) -> Eviction | None:
+    """Do this to a shard that nobody writes, which is taken for a moment; None if somebody does."""
     try:
         with shard.lock:
             shard.open_for_writing()
     except WriterBusy:
         return None  # whoever writes it does this too
     try:
-        return retain(shard)
+        return act(shard)
     finally:
         shard.hand_back()
 

@@ -14,13 +14,14 @@ import msgspec
 
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
-from esker.engine import altering, delivery, retention
+from esker.engine import altering, budget, delivery, retention
 from esker.engine.attach import Stage, check, committed_before
 from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
 from esker.engine.committer import Committer
 from esker.engine.context import LOG, Context
 from esker.engine.layout import shard_folder
+from esker.engine.maintenance import Maintenance
 from esker.engine.reader import check_timeout
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.removal import remove_topic
@@ -73,7 +74,7 @@ class Store:
         context.committer = Committer(context)
         context.background = Background(context)
         context.recover_again = self._recover_again
-        context.retain = lambda: retention.retain_quietly(self)
+        context.retain = self._retain_quietly
         context.follow_catalog = self._follow_catalog
         context.is_listed = self._is_listed
         context.forsaken = self._forsaken
@@ -318,18 +319,45 @@ class Store:
         while self._context.background.seal_step():
             pass
 
-    def retention_plan(self) -> list[Eviction]:
-        """What caps and ages would take now, were `retain` called. Nothing is changed."""
+    def maintenance(self) -> Maintenance:
+        """What the background is at, what waits for it, what it has done and what failed last."""
         self._context.require_open()
-        return list(retention.plans(self))
+        options = [entry.options for entry in self._entries()]
+        retained = sum(map(is_evicting, options))
+        if self._context.options.budget_bytes:
+            retained = len(options)
+        return self._context.background.report(retained, budget.standing(self))
+
+    def pause_maintenance(self) -> None:
+        """Hold back what takes longer, until `resume_maintenance`; for this handle only.
+
+        When this returns, nothing is being sealed, evicted, removed or attached in the background,
+        and nothing will be. Appends, syncs and lingering buffers go on; what waits grows.
+        """
+        self._context.require_writable()
+        self._context.background.pause()
+
+    def resume_maintenance(self) -> None:
+        """Let the background go on with what has waited."""
+        self._context.require_writable()
+        self._context.background.resume()
+
+    def retention_plan(self) -> list[Eviction]:
+        """What caps, ages and the budget would take now, were `retain` called. Changes nothing."""
+        self._context.require_open()
+        return [*retention.plans(self), *(found for _, found in budget.plan(self).evictions)]
 
     def retain(self) -> list[Eviction]:
-        """Evict now what caps and ages ask for, and say what it was.
+        """Evict now what caps, ages and the budget ask for, and say what it was.
 
         The background does so by itself. Shards that other processes write are left to them.
         """
         self._context.require_writable()
-        return list(retention.retain_all(self))
+        return [*retention.retain_all(self), *budget.keep(self)]
+
+    def _retain_quietly(self) -> None:
+        retention.retain_quietly(self)
+        budget.keep_quietly(self)
 
     def _entries(self) -> tuple[TopicEntry, ...]:
         """All topics, as the catalog has them now."""
@@ -470,7 +498,8 @@ def open_store(
     except BaseException:
         opened._let_go()
         raise
-    if mode == "rw" and any(is_evicting(each.options) for each in catalog.catalog.topics):
+    evicting = any(is_evicting(each.options) for each in catalog.catalog.topics)
+    if mode == "rw" and (evicting or checked.budget_bytes):
         context.background.retain_soon()
     for finding in opened.recovery.findings:
         LOG.warning("%s", finding)
@@ -571,6 +600,7 @@ def _in_child() -> None:
             shard.buffer = CLOSED
             shard.let_go()
         store._context.committer.let_go()
+        store._context.background.let_go()
 
 
 def _at_exit() -> None:
