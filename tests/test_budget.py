@@ -353,8 +353,20 @@ def test_a_look_opens_no_segment_twice(tmp_path: Path, opened: Any, clock: HandC
 # ---- by itself, and when something fails -----------------------------------------------------
 
 
+def test_what_is_sealed_between_two_looks_is_added_up(opened: Any) -> None:
+    with opened("8KiB") as store:
+        background = store._context.background
+        store.create("t", segment_records=10)
+        store.tick()
+        assert background.room == 8 << 10
+        for _ in range(30):
+            fill(store, "t")
+            while background.seal_step():
+                pass
+        assert 6 << 10 < used(store) <= 8 << 10
+
+
 def test_the_background_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also between two looks: what was sealed since the last one is added up."""
     monkeypatch.setattr("esker.engine.background.SEAL_DELAY", 0.001)
     with esker.open(tmp_path / "data", budget_bytes="64KiB") as store:
         for name in "ab":

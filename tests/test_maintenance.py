@@ -47,6 +47,12 @@ class Gate(Refusing):
         self._stops = (call, paths)
         self.came, self.free = threading.Event(), threading.Event()
 
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free.set()  # also when a test has failed, or its store could not be closed
+
     def check(self, call: str, path: str) -> None:
         if call == self._stops[0] and self._stops[1] in path:
             self.came.set()
@@ -228,7 +234,7 @@ def test_a_store_is_closed_cleanly_in_a_pause_and_nothing_is_removed_for_it(
 def test_to_pause_waits_for_the_piece_at_work_and_for_no_other(tmp_path: Path) -> None:
     gate = Gate("rename", ".log")
     threads, paused = Threads(), threading.Event()
-    with esker.open(tmp_path / "data", files=gate) as store:
+    with esker.open(tmp_path / "data", files=gate) as store, gate:
         store.create("t", segment_records=10)
         roll(store, "t", 3)
         assert gate.came.wait(30)
@@ -253,7 +259,7 @@ def test_to_pause_waits_for_the_piece_at_work_and_for_no_other(tmp_path: Path) -
 
 
 def test_closing_waits_for_the_piece_at_work_and_for_no_other(
-    tmp_path: Path, clock: HandClock
+    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Many topics have expired, and the background is at the first."""
     root = tmp_path / "data"
@@ -270,6 +276,7 @@ def test_closing_waits_for_the_piece_at_work_and_for_no_other(
     wait_until(store._context.background.resting, "closing")
     gate.free.set()
     threads.join()
+    assert caplog.text == "", "it has not tried the others, in a store that is being closed"
     with esker.open(root, clock=clock, background=False) as store:
         assert store.recovery.clean
         assert sorted(store[name].earliest() for name in store) == [0, 0, 0, 0, 30]
@@ -301,7 +308,10 @@ def test_a_look_that_a_pause_ended_is_taken_up_again(
     assert [still[name].earliest() for name in still] == [20, 20, 20]
 
 
-def test_batches_of_others_wait_as_long_as_the_writer_pauses(tmp_path: Path) -> None:
+def test_batches_of_others_wait_as_long_as_the_writer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esker.engine.background.ATTACH_LOOK_RARELY", 0.005)
     with (
         esker.open(tmp_path / "data") as writer,
         esker.open(tmp_path / "data", background=False) as other,

@@ -162,13 +162,13 @@ class Diary:
         """Inside, this is being done."""
         page = object()
         work = Work(what, *_place(shard), self._clock.now_us())
-        with self._lock:
-            self._doing[page] = work
         try:
+            with self._lock:
+                self._doing[page] = work
             yield
         finally:
             with self._lock:
-                del self._doing[page]
+                self._doing.pop(page, None)
 
     def did(self, what: str, amount: int = 1) -> None:
         """So much more is done; `what` is a field of `Done`."""
