@@ -472,3 +472,44 @@ def test_the_asyncio_twin_pauses_too(tmp_path: Path) -> None:
             assert (await store.maintenance()).state == "running"
 
     asyncio.run(main())
+
+
+def test_pauses_reports_and_writers_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever pauses finds nothing at work, whatever others do; nothing is lost for it."""
+    monkeypatch.setattr("esker.engine.background.SEAL_DELAY", 0.001)
+    monkeypatch.setattr("esker.engine.background.RETAIN_LOOK", 0.005)
+    threads, stop = Threads(), threading.Event()
+    with esker.open(tmp_path / "data", budget_bytes="64KiB", linger="1ms") as store:
+        for n in range(3):
+            store.create(f"t{n}", segment_records=10, cap_records=200 if n else 0)
+
+        def write(name: str) -> None:
+            for _ in range(150):
+                store[name].append_many(TEN)
+
+        def report() -> None:
+            while not stop.is_set():
+                assert str(store.maintenance())
+                store["short"].append(b"x", wait=True)
+                store.delete("short")
+
+        writers = [threads.start(write, f"t{n}") for n in range(3)]
+        threads.start(report)
+        for _ in range(50):
+            store.pause_maintenance()
+            before = store.maintenance()
+            assert before.doing == ()
+            after = store.maintenance()
+            assert after.done == before.done, "nothing was done meanwhile"
+            store.resume_maintenance()
+        for writer in writers:
+            writer.join(60)
+        stop.set()
+        threads.join()
+        wait_until(lambda: store.maintenance().waiting.logs == 0, "sealing")
+        found = store.maintenance()
+        assert found.last_error is None, str(found)
+        assert [store[f"t{n}"].end() for n in range(3)] == [1500] * 3
+        assert store["t1"].earliest() >= 1500 - 200 - 100
