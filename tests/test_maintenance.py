@@ -431,6 +431,30 @@ def test_a_batch_that_cannot_be_attached_is_told_once(still: esker.Store) -> Non
     assert still.maintenance().done.attached == 1
 
 
+def test_batches_that_cannot_be_looked_for_keep_nobody_from_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many files were open for a moment: the thread ended, and every topic was poisoned."""
+    monkeypatch.setattr("esker.engine.background.ATTACH_LOOK_RARELY", 0.001)
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append(b"x", wait=True)
+        real = store._context.files.list
+
+        def refused(path: str) -> list[str]:
+            if path.endswith("staging"):
+                raise esker.TooManyFiles(f"cannot list {path}")
+            return real(path)
+
+        monkeypatch.setattr(store._context.files, "list", refused)
+        error = wait_until(lambda: store._context.background.diary.read()[2], "a failed look")
+        assert error.what == "attaching"
+        monkeypatch.setattr(store._context.files, "list", real)
+        store["t"].append(b"y", wait=True)
+        commit_only(store, "t", 1)
+        wait_until(lambda: store.maintenance().done.attached == 1, "the batch")
+        assert store.maintenance().state == "running"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_ended_is_not_called_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

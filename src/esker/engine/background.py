@@ -201,19 +201,20 @@ class Background:
     def _attach(self) -> float:
         """Attach what others have committed to shards of ours; seconds until the next look."""
         context = self._context
-        folder = join(context.root, names.STAGING)
-        found = context.files.list(folder)
-        fresh = [name for name in found if name not in self._attached and names.parse_commit(name)]
-        if fresh and not self.resting() and any(shard.writing for shard in context.shards):
-            with self._attaching:
-                try:
+        try:
+            found = context.files.list(join(context.root, names.STAGING))
+            fresh = any(names.parse_commit(name) for name in found if name not in self._attached)
+            if fresh and not self.resting() and any(shard.writing for shard in context.shards):
+                with self._attaching:
                     if self._attach_some():
                         self._attached = set(found)
-                except EskerError as problem:  # tried again and again, and told once
-                    if str(problem) != self._not_attached:
-                        LOG.warning("attaching: %s", problem)
-                        self.diary.failed("attaching", problem)
-                    self._not_attached = str(problem)
+        except EskerError as problem:  # tried again and again, and told once
+            if str(problem) != self._not_attached:
+                LOG.warning("attaching: %s", problem)
+                self.diary.failed("attaching", problem)
+            self._not_attached = str(problem)
+            return ATTACH_LOOK
+        self._not_attached = ""
         return ATTACH_LOOK if found else ATTACH_LOOK_RARELY
 
     def _attach_some(self) -> bool:
