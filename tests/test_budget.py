@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import pytest
 import esker
 from esker.engine import budget
 from esker.engine.budget import Candidate, oldest_first
-from esker.testing import CORNERS, Crash, Fate, ManualClock, SimulatedDisk
+from esker.testing import CORNERS, Crash, Fate, Fault, ManualClock, SimulatedDisk
 from tests.crash import explorer
 from tests.crash.driver import OPTIONS, Driver
 from tests.helpers import HandClock, Refusing, wait_until
@@ -582,6 +583,53 @@ def test_a_death_anywhere_leaves_floors_that_never_fall_and_losses_that_are_exac
             store._context.forked = True
             store.close()
     assert looks > 300
+
+
+@pytest.mark.crash
+def test_any_call_that_fails_costs_no_record_and_is_made_good_later() -> None:
+    """Also a sync of a log: then the shard is poisoned, and goes on when it is opened again."""
+    for number in range(1, 200):
+        disk = SimulatedDisk(number)
+        store = spending(disk)
+        fault = Fault("EIO", number)
+        disk.fail(fault)
+        store.tick()
+        disk.heal()
+        if not fault.hits:
+            break
+        check(store)
+        with suppress(esker.EskerError):
+            store.close()
+        with esker.open("/store", files=disk.kill(), background=False, budget_bytes=4000) as store:
+            check(store)
+            for _ in range(3):
+                store.tick()
+            check(store)
+            assert used(store) <= 4000
+            assert store.maintenance().last_error is None
+    store.close()
+    assert number > 30
+
+
+def spending(disk: SimulatedDisk) -> esker.Store:
+    """A store that a tick brings back within its budget."""
+    store = esker.open(
+        "/store", files=disk, clock=ManualClock(), background=False, budget_bytes=4000
+    )
+    for name in "ab":
+        store.create(name, segment_records=4, durability="fsync")
+    for n in range(10):
+        store["ab"[n % 2]].append_many([b"x" * 100] * 4, wait=True)
+    return store
+
+
+def check(store: esker.Store) -> None:
+    """What is not there was evicted, and all of that is told."""
+    for name in "ab":
+        earliest = store[name].earliest()
+        offsets = [record.offset for record in store[name].read(earliest)]
+        assert offsets == list(range(earliest, 20))
+        assert gaps(store[name]) == ([(0, earliest - 1, "evicted")] if earliest else [])
 
 
 def test_no_file_goes_before_the_page_says_so(opened: Any, filled: Any) -> None:
