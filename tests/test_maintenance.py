@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -496,6 +497,28 @@ def test_the_asyncio_twin_pauses_too(tmp_path: Path) -> None:
             assert (await store.maintenance()).state == "running"
 
     asyncio.run(main())
+
+
+def test_two_that_tick_at_once_do_not_take_the_same_buffer(
+    still: esker.Store, clock: HandClock
+) -> None:
+    """One looked at the first buffer, the other one took it, and the first found none."""
+    threads = Threads()
+
+    class Interrupted(deque[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            found = super().__getitem__(index)
+            if not threads._threads:
+                threads.start(still.tick).join(0.2)
+            return found
+
+    still["t"].append(b"x")
+    background = still._context.background
+    background._lingering = Interrupted(background._lingering)
+    clock.forward(1)
+    still.tick()
+    threads.join()
+    assert [record.value for record in still["t"].read()] == [b"x"]
 
 
 def test_pauses_reports_and_writers_at_once(

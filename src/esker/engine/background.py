@@ -52,6 +52,7 @@ class Background:
         self._sleeping_until = 0.0  # when the thread looks again by itself
         self._stop = False
         self.paused = False
+        self._stepping = threading.Lock()  # held by who does what is due
         self._heavy = threading.Lock()  # held while a piece is sealed, looked at, evicted, removed
         self._attaching = threading.Lock()  # held while batches are attached
         self.diary = Diary(context.clock)
@@ -145,6 +146,11 @@ class Background:
 
     def step(self) -> float | None:
         """Do what is due now. Returns the seconds until the next thing is, None if nothing is."""
+        with self._stepping:
+            self._step()
+            return self._until_next()
+
+    def _step(self) -> None:
         while self._to_reserve:
             self._reserve(self._to_reserve.popleft())
         now = self._context.clock.monotonic()
@@ -171,7 +177,6 @@ class Background:
             self._sync(dirty)
             for shard in dirty:
                 tally.tell(shard)
-        return self._until_next()
 
     def _sync(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
@@ -399,7 +404,8 @@ class Background:
                 self._fail(problem)
                 raise
             self._sleeping_until = float("inf")  # from here on whoever comes sets the event
-            wait = self._until_next()
+            with self._stepping:
+                wait = self._until_next()
             if wait is not None:
                 self._sleeping_until = self._context.clock.monotonic() + wait
             self._wake.wait(wait)
