@@ -30,7 +30,7 @@ from esker.storage import hole, log, marks, merge, scan, sealed, segment
 from esker.storage.files import Files
 from esker.storage.log import LogSegment
 from esker.storage.maps import Mapping
-from esker.storage.sealed import SealedSegment
+from esker.storage.sealed import Inside, SealedSegment
 from esker.storage.segment import Directory
 
 Setting = tuple[Any, str, Any]
@@ -74,6 +74,7 @@ class NoMaps:
             file.close()
 
     def drop(self, path: str) -> None: ...
+    def drop_replaced(self, path: str) -> None: ...
     def clear(self) -> None: ...
     def renew(self) -> None: ...
 
@@ -103,7 +104,7 @@ def _walked_footer(data: Any, salt: int) -> Footer | str:
     footer = _read_footer(data, salt)
     if isinstance(footer, str):
         return footer
-    seen = scan.walk(sealed._MappedFile(data), salt, fmt.HEADER_SIZE)
+    seen = scan.walk(sealed.MappedFile(data), salt, fmt.HEADER_SIZE)
     directory = Directory()
     for position, header in seen.frames:
         if header.kind == frame.DATA:
@@ -123,9 +124,9 @@ def _forgetful(at: Any) -> Any:
 
 
 def _distrustful(look: Any) -> Any:
-    def verify_again(self: SealedSegment, data: Any, at: int, *rest: Any) -> Any:
-        self._verified[at] = 0
-        return look(self, data, at, *rest)
+    def verify_again(self: SealedSegment, data: Any, at: int, position: int, inside: Inside) -> Any:
+        inside.verified[at] = 0
+        return look(self, data, at, position, inside)
 
     return verify_again
 

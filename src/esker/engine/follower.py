@@ -190,6 +190,9 @@ class Follower:
             if name == found[-1] and published is None and self._unfinished(name):
                 continue
             writing = published is not None
+            if name.sealed and self._marked[0]:
+                path = join(self.folder, names.segment(*name[:2], sealed=True))
+                self.context.maps.drop_replaced(path)  # or its room would stay taken
             known[name] = (writing and self._known.get(name)) or self._open(name, writing=writing)
         return known
 
@@ -217,6 +220,15 @@ class Follower:
             self.earliest = state.earliest
         self._floor = hint
         return state
+
+    def _look_again(self) -> None:
+        """A sealed file was mapped: it may lack what was deleted since we looked at the page.
+
+        Whoever blanks a record on disk has said before, on the page, that it is deleted. So a look
+        at the page behind the mapping knows of all that the file may lack.
+        """
+        with self._lock:
+            self._find_floor()
 
     def _find_marks(self, state: State | None) -> None:
         owner = (self.entry.id, self.number, self.context.store)
@@ -258,7 +270,9 @@ class Follower:
         path = join(self.folder, names.segment(*name[:2], sealed=name.sealed))
         owner = (self.context.store, self.entry.id, self.number)
         if name.sealed:
-            return SealedSegment(path, name).attach(self.context.maps, owner)
+            sealed = SealedSegment(path, name).attach(self.context.maps, owner)
+            sealed.looked = self._look_again
+            return sealed
         file, header = open_log(self.context.files, path, "r")
         wrong = header if isinstance(header, str) else misplaced(header, *name[:2], owner)
         if isinstance(header, str) or wrong:

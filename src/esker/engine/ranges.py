@@ -107,16 +107,17 @@ def last_before(view: View, timestamp: int, end: int) -> int:
     the last frame ends that may have an earlier one.
     """
     for segment in reversed(view.segments[: bisect_left(view.segments, end, key=_base)]):
-        positions, rows, _ = _directory(segment)
         if isinstance(segment, SealedSegment):
-            lows = segment.footer.min_timestamps
+            footer = segment.footer
+            rows, lows = footer.first_rows, footer.min_timestamps
         elif isinstance(segment, LogSegment):
+            _, rows, _ = _directory(segment)
             lows = segment.directory.min_timestamps
         else:
             return end
-        for at in range(len(positions) - 1, -1, -1):
+        for at in range(len(rows) - 1, -1, -1):
             if lows[at] < timestamp:
-                behind = segment.base + rows[at + 1] if at + 1 < len(positions) else end
+                behind = segment.base + rows[at + 1] if at + 1 < len(rows) else end
                 return min(end, behind)
             end = min(end, segment.base + rows[at])
     return end

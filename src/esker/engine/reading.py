@@ -252,7 +252,8 @@ class Reading(Handle):
                 f"{view.visible - 1}, not {offset}"
             )
         record = read_one(view, place)
-        if record is not None:
+        # once more: it may have been deleted, and blanked on disk, before it was looked at
+        if record is not None and not (view.marks and place in view.marks):
             return record
         for batch in read_batches(view, place, place + 1, max_records=1):
             if isinstance(batch, Batch):

@@ -33,7 +33,8 @@ def end_of_hole(segment: Segment, row: int) -> int | None:
     """The first row behind the hole that `row` lies in; None when no repair declared one there."""
     if not isinstance(segment, SealedSegment):
         return None
-    footer, salt, data = segment.footer, segment.header.salt, memoryview(segment.data())
+    mapped, inside = segment.inside()
+    footer, salt, data = inside.footer, inside.header.salt, memoryview(mapped)
     at = bisect_right(footer.first_rows, row) - 1
     position = footer.positions[at] if at >= 0 else fmt.HEADER_SIZE
     while position < footer.data_end:

@@ -3,7 +3,8 @@
 A mapping is made when a segment is first read, and dropped from the cache when the sum of mapped
 bytes passes the bound. Dropping is safe at any time: buffers that were handed out keep their
 mapping alive, and it is unmapped when the last of them is gone. Sealed files are never truncated
-or rewritten, so a mapping can never turn into SIGBUS.
+or written again, so a mapping can never turn into SIGBUS. One may be replaced by a smaller one that
+says the same of all that is left (see engine/rewriting.py): who has the old one goes on with it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Maps:
         self._limit = limit_bytes
         self._lock = threading.Lock()  # guards everything below
         self._maps: OrderedDict[str, Mapping] = OrderedDict()
+        self._drops = 0  # how often somebody said that a file is about to go
         self.bytes = 0
         self.made = 0
         self.dropped = 0
@@ -46,6 +48,7 @@ class Maps:
                 self._maps.move_to_end(path)
                 self.hits += 1
                 return mapped
+            drops = self._drops
         file = self._files.open(path, "r")
         try:
             mapped = Mapping(file.map())
@@ -55,6 +58,8 @@ class Maps:
             known = self._maps.get(path)
             if known is not None:
                 return known
+            if drops != self._drops:  # it may be a file that is gone: not to be kept
+                return mapped
             self._maps[path] = mapped
             self.made += 1
             self.bytes += len(mapped.data)
@@ -65,12 +70,33 @@ class Maps:
         return mapped
 
     def drop(self, path: str) -> None:
-        """Let one mapping go, because its file is about to be."""
+        """Let one mapping go, because its file is about to be, or has been replaced."""
         with self._lock:
-            old = self._maps.pop(path, None)
-            if old is not None:
-                self.bytes -= len(old.data)
-                self.dropped += 1
+            self._drops += 1
+            self._pop(path)
+
+    def drop_replaced(self, path: str) -> None:
+        """Let a mapping go whose file another process has replaced, and with it the room it took.
+
+        A file is replaced by a smaller one only, so its size tells.
+        """
+        with self._lock:
+            mapped = self._maps.get(path)
+        if mapped is None:
+            return
+        file = self._files.open(path, "r")
+        try:
+            replaced = file.size() != len(mapped.data)
+        finally:
+            file.close()
+        if replaced:
+            self.drop(path)
+
+    def _pop(self, path: str) -> None:
+        old = self._maps.pop(path, None)
+        if old is not None:
+            self.bytes -= len(old.data)
+            self.dropped += 1
 
     def renew(self) -> None:
         """In a forked child: whoever was in here is not in the child."""

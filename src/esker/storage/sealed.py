@@ -3,12 +3,18 @@
 Nothing is read before it is asked for: the name tells number and base offset, the footer is loaded
 with the first read, and a frame's checksum is verified when it is first touched. Should the footer
 be damaged, the directory is rebuilt from the frames, and `rebuilt` says why.
+
+A segment may be replaced by one that lacks what was deleted (see engine/rewriting.py): same rows,
+same times, other positions. So a directory is used only with the bytes that it was loaded from:
+whoever reads takes both at once, by `inside`. Which of the two files a directory belongs to is told
+by its size, for what comes later is always smaller. What else a footer says holds for both.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from esker.errors import Corruption, FormatTooNew
 from esker.format import frame, names
@@ -19,22 +25,36 @@ from esker.format.frame import HEADER_SIZE, Header
 from esker.format.segment import Footer, SegmentHeader
 from esker.options import FRAME_JOIN_BELOW
 from esker.storage import merge, scan
-from esker.storage.maps import Maps
+from esker.storage.maps import Mapping, Maps
 from esker.storage.segment import Directory, cut, time_range, time_row
 
 DECODED_MAX: Final = 1024  # decoded frames kept a mapping; they hold pointers, not data
 
 
+class Inside(NamedTuple):
+    """What a sealed file says of itself."""
+
+    size: int  # of the file
+    header: SegmentHeader
+    footer: Footer
+    verified: bytearray  # one byte a frame: whether its checksum was found right
+    rebuilt: str = ""  # why the directory had to be rebuilt, if it had
+
+
 class SealedSegment:
     """An immutable segment. Nothing is read before it is asked for."""
+
+    looked: Callable[[], None] | None = None
+    """Called before records of a file are shown that was not looked into before."""
 
     def __init__(self, path: str, name: names.SegmentName) -> None:
         self.path = path
         self.name = name
         self.size = 0  # of the file; known to who sealed it
+        self.weighed = 0  # how many deleted rows it had when it was last looked at, or rewritten
         self._header: SegmentHeader | None = None
-        self._footer: Footer | None = None
-        self._verified: bytearray = bytearray()
+        self._inside: Inside | None = None
+        self._told: Inside | None = None
         self._maps: Maps | None = None
         self._owner: fmt.Owner | None = None
 
@@ -54,16 +74,18 @@ class SealedSegment:
     @property
     def header(self) -> SegmentHeader:
         if self._header is None:
-            self._load()
-        assert self._header is not None
+            self._header = self.inside()[1].header
         return self._header
 
     @property
     def footer(self) -> Footer:
-        if self._footer is None:
-            self._load()
-        assert self._footer is not None
-        return self._footer
+        known = self._inside or self.inside()[1]
+        return known.footer
+
+    @property
+    def rebuilt(self) -> str:
+        """Why the directory had to be rebuilt, if it had."""
+        return "" if self._inside is None else self._inside.rebuilt
 
     @property
     def base(self) -> int:
@@ -78,11 +100,40 @@ class SealedSegment:
         return self.footer.records
 
     def data(self) -> Any:
-        assert self._maps is not None, "a sealed segment is read through a map cache"
-        return self._maps.get(self.path).data
+        return self._mapping().data
 
-    def _load(self) -> None:
-        data = self.data()
+    def _mapping(self) -> Mapping:
+        assert self._maps is not None, "a sealed segment is read through a map cache"
+        return self._maps.get(self.path)
+
+    def inside(self) -> tuple[Any, Inside]:
+        """The bytes of the file, and what they say: never those of one with the other's."""
+        mapping, inside = self._look()
+        return mapping.data, inside
+
+    def _look(self) -> tuple[Mapping, Inside]:
+        mapping, inside = self._mapping(), self._inside
+        if inside is None or inside.size != len(mapping.data):
+            inside = self._inside = self._load(mapping.data)
+        return mapping, inside
+
+    def _show(self) -> tuple[Mapping, Inside]:
+        """The same for who shows records: another file may lack what was deleted meanwhile."""
+        mapping, inside = self._look()
+        if inside is not self._told:
+            if self.looked is not None:
+                self.looked()
+            self._told = inside
+        return mapping, inside
+
+    def replaced(self, size: int) -> None:
+        """The file was replaced by a smaller one that says the same of all that is there."""
+        assert self._maps is not None
+        self._maps.drop(self.path)
+        self.size = size
+        self._inside = None
+
+    def _load(self, data: Any) -> Inside:
         header = fmt.decode_header(bytes(data[: fmt.HEADER_SIZE]))
         if isinstance(header, str):
             if header.startswith("version"):
@@ -91,15 +142,14 @@ class SealedSegment:
         wrong = fmt.misplaced(header, *self.name[:2], self._owner)
         if wrong:
             raise Corruption(wrong, path=self.path, position=0)
-        footer = read_footer(data, header.salt)
+        footer, rebuilt = read_footer(data, header.salt), ""
         if isinstance(footer, str):
-            footer = self._rebuild(data, header, footer)
-        self._verified = bytearray(len(footer.positions))
-        self._header, self._footer = header, footer  # last: who sees them looks at the other too
+            rebuilt, footer = footer, self._rebuild(data, header, footer)
+        return Inside(len(data), header, footer, bytearray(len(footer.positions)), rebuilt)
 
     def _rebuild(self, data: Any, header: SegmentHeader, reason: str) -> Footer:
         """A damaged footer costs a walk over the frames, not the data."""
-        seen = scan.walk(_MappedFile(data), header.salt, fmt.HEADER_SIZE, bodies=False)
+        seen = scan.walk(MappedFile(data), header.salt, fmt.HEADER_SIZE, bodies=False)
         directory, rows, frames = Directory(), 0, list(seen.frames)
         while frames and frames[-1][1].flags & frame.MORE:
             frames.pop()  # the rest of the batch is lost, and a batch is handed out as a whole
@@ -110,21 +160,19 @@ class SealedSegment:
         if not frames:
             raise Corruption(f"{reason}, and no frames can be found", path=self.path)
         low, high = time_range(directory)
-        self.rebuilt = reason
         return Footer(
             rows, seen.end, 0, 0, low, high, directory.positions, directory.first_rows,
             directory.min_timestamps, directory.max_timestamps,
         )  # fmt: skip
 
-    rebuilt: str = ""  # why the directory had to be rebuilt, if it had
-
     def read(self, row: int, stop: int, max_bytes: int) -> tuple[int, Columns]:
         """Records from `row` on, standing on the mapping."""
-        footer = self.footer
+        mapping, inside = self._show()
+        footer = inside.footer
         at = bisect_right(footer.first_rows, row) - 1
         if at < 0:
             raise self._corrupt_before(footer, row)
-        data = memoryview(self.data())
+        data = memoryview(mapping.data)
         take: list[tuple[int, Header, Any]] = []
         total, positions = 0, footer.positions
         while at < len(positions) and footer.first_rows[at] < stop:
@@ -132,7 +180,7 @@ class SealedSegment:
             if take and total + following - position > max_bytes:
                 break
             try:
-                item = self._frame(data, at, position, footer)
+                item = self._frame(data, at, position, inside)
             except Corruption:
                 if not take:
                     raise
@@ -166,21 +214,21 @@ class SealedSegment:
         return cut(columns, first, row, stop)
 
     def _frame(
-        self, data: memoryview, at: int, position: int, footer: Footer
+        self, data: memoryview, at: int, position: int, inside: Inside
     ) -> tuple[int, Header, Any]:
-        salt = self.header.salt
+        salt, footer = inside.header.salt, inside.footer
         header = frame.decode_header(data, position, position, salt)
         if isinstance(header, frame.Damage):
             raise self._corrupt(at, position, header.reason, footer)
         begin = position + HEADER_SIZE
         body = data[begin : begin + header.body_size]
-        if not self._verified[at]:
+        if not inside.verified[at]:
             damage = frame.body_damage(header, body, salt)
             if damage is not None:
                 raise self._corrupt(at, position, damage.reason, footer)
             if header.first_row != footer.first_rows[at]:
                 raise self._corrupt(at, position, "frame and directory disagree", footer)
-            self._verified[at] = 1
+            inside.verified[at] = 1
         return position, header, body
 
     def _corrupt(self, at: int, position: int, reason: str, footer: Footer) -> Corruption:
@@ -201,15 +249,14 @@ class SealedSegment:
 
     def at(self, row: int) -> tuple[Columns, int]:
         """The decoded frame that holds a row, and the row's place in it; for single look-ups."""
-        assert self._maps is not None
-        mapping = self._maps.get(self.path)
-        footer = self.footer
+        mapping, inside = self._show()
+        footer = inside.footer
         at = bisect_right(footer.first_rows, row) - 1
         if at < 0:
             raise self._corrupt_before(footer, row)
         columns = mapping.decoded.get(at)
         if columns is None:
-            item = self._frame(memoryview(mapping.data), at, footer.positions[at], footer)
+            item = self._frame(memoryview(mapping.data), at, footer.positions[at], inside)
             columns = merge.decode(item[1], item[2], self.path, item[0])
             if len(mapping.decoded) >= DECODED_MAX:
                 mapping.decoded.clear()
@@ -220,13 +267,16 @@ class SealedSegment:
         return columns, place
 
     def find_time(self, timestamp: int, stop: int) -> int:
-        footer = self.footer
-        frames = len(footer.positions)
-        at = bisect_left(footer.max_timestamps, timestamp)
-        return time_row(self, at, footer.first_rows, frames, timestamp, stop)
+        while True:
+            footer = self.footer
+            frames = len(footer.positions)
+            at = bisect_left(footer.max_timestamps, timestamp)
+            row = time_row(self, at, footer.first_rows, frames, timestamp, stop)
+            if self.footer is footer:  # else frames begin at other rows now, and some were missed
+                return row
 
 
-class _MappedFile:
+class MappedFile:
     """Mapped bytes behind the read side of a File, so that one walker serves both."""
 
     __slots__ = ("_data",)

@@ -209,19 +209,22 @@ def test_an_unfinished_batch_at_the_end_is_not_a_whole_segment(files: MemoryFile
 def test_a_frame_that_is_not_the_directory_s_is_refused(
     files: MemoryFiles, segment: SealedSegment
 ) -> None:
-    footer = segment.footer
-    segment._footer = footer._replace(first_rows=[0, 3, 4, 6])
+    inside = segment.inside()[1]
+    footer = inside.footer._replace(first_rows=[0, 3, 4, 6])
+    segment._inside = inside._replace(footer=footer)
     with pytest.raises(Corruption, match="frame and directory disagree"):
         segment.read(3, 8, 100)
 
 
 def without(segment: SealedSegment, *gone: int) -> None:
     """As after a recovery that sealed around damage: frames are missing in the directory."""
-    footer = segment.footer
+    inside = segment.inside()[1]
+    footer = inside.footer
     keep = [n for n in range(len(footer.positions)) if n not in gone]
     arrays = ([list(array)[n] for n in keep] for array in footer[6:])
-    segment._footer = type(footer)(*footer[:6], *arrays)
-    segment._verified = bytearray(len(keep))
+    segment._inside = inside._replace(
+        footer=type(footer)(*footer[:6], *arrays), verified=bytearray(len(keep))
+    )
 
 
 def test_rows_that_no_frame_holds_are_told_and_read_around(segment: SealedSegment) -> None:
