@@ -295,6 +295,10 @@ class AsyncTopic:
         """As `Topic.archive`; `progress` is called in a thread of the store's pool."""
         return await self._store._run(lambda: self._topic.archive(path, **how))
 
+    async def reclaim(self, shard: int | None = None) -> int:
+        """As `Topic.reclaim`."""
+        return await self._store._run(lambda: self._topic.reclaim(shard))
+
     async def wait_durable(self, offset: int, shard: int = 0) -> None:
         await self._store._run(lambda: self._topic.wait_durable(offset, shard))
 

@@ -29,6 +29,7 @@
     budget.py      what is evicted when all topics together hold too much
     removal.py     what is deleted on request: topics, and records before an offset
     erasing.py     single records that are deleted: by tag
+    rewriting.py   sealed segments without the bytes of deleted records
     archiving.py   sealed segments as Parquet files; archived.py: reading them back
     progress.py    how far a long piece of work is
     findings.py    what recovery may find, in words

@@ -12,7 +12,7 @@ half a deletion is never seen, and a file of deletions that is shorter than the 
 damaged below that, is an error to whoever reads: deleted records do not come back by accident.
 
 The records stay where they are, at their offsets. Readers leave them out by whole batches (see
-sieve.py), and nobody is told of a gap, for it was asked for.
+sieve.py), and nobody is told of a gap, for it was asked for. Their bytes go later: rewriting.py.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def _indexed(shard: Shard, segment: SealedSegment, match: Match) -> Any:
     try:
         if segment.rows < INDEX_ROWS_MIN:
             return None
-        index = index_of(shard.files, shard.maps, segment)
+        with shard._sealing:  # nobody rewrites it: an index tells nothing that its segment lacks
+            index = index_of(shard.files, shard.maps, segment)
     except (Corruption, StorageError):  # whoever looks is told what is wrong, or that it is gone
         return None
     if match.tag is not None:
@@ -141,7 +142,10 @@ def _scanned(shard: Shard, match: Match, first: int, end: int) -> Iterator[int]:
 
 
 def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
-    after = shard.marks.joined(blocks, shard.earliest)
+    # Down to where the files begin: whoever comes upon a record that is blank on disk has to find
+    # here that it is deleted, see rewriting.py.
+    files_from = shard.segments[0].base if shard.segments else shard.earliest
+    after = shard.marks.joined(blocks, min(shard.earliest, files_from))
     if shard.durability == "ephemeral":  # nothing of it is on disk, nor are its deletions
         shard.marks = after
         return

@@ -73,7 +73,8 @@ class Shard(Waited):
         self._looked = False
         self.buffer = CLOSED
         self.sealed: list[SealedSegment] = []
-        self.weighed: tuple[SealedSegment | None, int, int] = (None, 0, 0)  # see tally.py
+        self.weighed: tuple[SealedSegment | None, int, int, int] = (None, 0, 0, 0)  # see tally.py
+        self.rewritten = 0  # how often a sealed segment was replaced, see rewriting.py
         self.rolled: list[LogSegment] = []
         self.active: LogSegment | None = None
         self.segments: tuple[Segment, ...] = ()  # replaced as a whole; readers take it unlocked

@@ -124,10 +124,13 @@ def bytes_of(shard: Shard) -> int:
 
 
 def _sealed_bytes(shard: Shard) -> int:
-    """Sealed segments come at the end and go at the front: what was added up once stays so."""
-    sealed, (first, count, total) = shard.sealed, shard.weighed
-    if not sealed or sealed[0] is not first or count > len(sealed):
+    """Sealed segments come at the end and go at the front: what was added up once stays so.
+
+    Unless one was rewritten; how often that was is asked before their sizes are.
+    """
+    turn, sealed, (first, count, total, known) = shard.rewritten, shard.sealed, shard.weighed
+    if not sealed or sealed[0] is not first or count > len(sealed) or known != turn:
         count = total = 0
     total += sum(segment.size for segment in sealed[count:])
-    shard.weighed = (sealed[0] if sealed else None, len(sealed), total)
+    shard.weighed = (sealed[0] if sealed else None, len(sealed), total, turn)
     return total

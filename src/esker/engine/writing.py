@@ -24,6 +24,7 @@ from esker.engine.intake import encode, encode_arrow
 from esker.engine.reader import resolve
 from esker.engine.removal import forget_before
 from esker.engine.retention import refuse
+from esker.engine.rewriting import reclaim
 from esker.engine.shard import Shard
 from esker.errors import (
     BatchTooLarge,
@@ -281,7 +282,8 @@ class Writing(Handle):
         of now, in each shard by itself; an offset needs a shard when there are several. With `tag`
         or `tag_prefix` only the records go that carry that tag, or one that begins like that; then
         `before` may be left out, for all that are there now. Readers are not told of a gap. The
-        call returns when the deletion is durable; space is given back later, by whole segments.
+        call returns when the deletion is durable; space is given back later: what lies before a
+        position by whole segments, what carries a tag when its segment is rewritten (`reclaim`).
         """
         context = self._store._context
         context.require_writable()
@@ -301,6 +303,18 @@ class Writing(Handle):
             at, end = self._shards[view.number], resolve(view, position)
             gone += forget_before(at, end) if match is None else erase(at, match, end)
         return gone
+
+    def reclaim(self, shard: int | None = None) -> int:
+        """Take the bytes of deleted records off the disk now; returns how many it gave back.
+
+        The background does so by itself where at least half of a segment is deleted. This does it
+        for every segment in which a deleted record takes room, and ends the log if there is one in
+        it. What was deleted by position goes with whole segments, at the time of the deletion.
+        """
+        self._store._context.require_writable()
+        self._existing()
+        self.sync()
+        return sum(reclaim(self._shards[view.number]) for view in self._views(shard))
 
     def append_many(self, records: Iterable[Any], wait: bool | float = False) -> Span | Spans:
         """Append records (bytes, text or Record) as one atomic batch, written when this returns.

@@ -9,6 +9,7 @@
     hole.py       where a repair has put on record that records are lost
     scan.py       walks frames and says how the walk ended: clean, torn, corrupt
     merge.py      many small frames into few large ones
+    blank.py      a sealed segment once more, without what its deleted records held
     maps.py       mapped sealed files, least recently used let go first
     journal.py    the redo journals
     catalog.py    the identity file, the list of topics, replaced atomically

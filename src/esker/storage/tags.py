@@ -43,6 +43,18 @@ def index_of(files: Files, maps: Maps, segment: SealedSegment) -> TagIndex:
     return made
 
 
+def drop_index(files: Files, maps: Maps, segment: SealedSegment) -> None:
+    """Unlink the index of a segment, if it has one, for good: it is made again when it is needed.
+
+    For a segment that is about to lack some of these tags: no crash brings back the old index.
+    """
+    path = path_of(segment)
+    maps.drop(path)
+    if files.kind(path):
+        files.unlink(path)
+        files.sync_dir(parent(path))
+
+
 def _load(maps: Maps, path: str, segment: SealedSegment) -> TagIndex | None:
     try:
         data = maps.get(path).data
