@@ -8,10 +8,12 @@ which they can end.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import esker
+from esker.engine import rewriting
 from esker.testing import ManualClock, SimulatedDisk
 from tests.crash.ledger import Ledger
 
@@ -27,6 +29,17 @@ Step = tuple[Any, ...]
 def tag_of(value: bytes) -> str | None:
     """The tag that a record of a driver carries, which follows from its number: one or none."""
     return ("x-a", "x-b", None, None)[int(value.split(b"/", 2)[1]) % 4]
+
+
+@contextmanager
+def little_is_enough() -> Iterator[None]:
+    """A segment is rewritten as soon as a fifth of it is deleted, however small it is."""
+    before = rewriting.DEAD_SHARE, rewriting.GAIN_BYTES_MIN
+    rewriting.DEAD_SHARE, rewriting.GAIN_BYTES_MIN = 0.2, 1
+    try:
+        yield
+    finally:
+        rewriting.DEAD_SHARE, rewriting.GAIN_BYTES_MIN = before
 
 
 class Driver:
@@ -126,7 +139,8 @@ class Driver:
 
     def tick(self, seconds: float = 1.0) -> None:
         self.clock.forward(seconds)
-        self._store.tick()
+        with little_is_enough():
+            self._store.tick()
         for name, page in self.ledger.pages.items():
             if page.cap and page.created:
                 self.ledger.evicted(name, self._store[name].earliest())
@@ -156,6 +170,11 @@ class Driver:
         right = gone == len(matches) or bool(page.cap or page.maybe)  # else it is known exactly
         assert right, f"I8 {topic}: {gone} deleted, not {len(matches)}"
         self.ledger.erased(topic)
+
+    def reclaim(self, topic: str) -> None:
+        """Take what was deleted off the disk."""
+        self._store[topic].reclaim()
+        self.ledger.synced(topic)
 
     def drop(self, topic: str) -> None:
         """Delete the topic."""
@@ -214,6 +233,8 @@ def mixed(
                 steps.append(("attach", topics, chance.randrange(1, 4)))
             elif chance.random() < 0.4:
                 steps.append(("erase", topic, chance.choice(("x-a", "x-b", "x-"))))
+                if chance.random() < 0.3:
+                    steps.append(("reclaim", topic))
             elif chance.random() < 0.7:
                 steps.append(("forget", topic, chance.randrange(1, 4)))
             else:

@@ -128,6 +128,13 @@ SCENARIOS: dict[str, Scenario] = {
         D, [("erase", "d"), ("erase", "d", "x-b")],
         [*[("many", "d", 4), ("erase", "d")] * 3, ("many", "d", 4)],
     ),
+    "rewrite": Scenario(
+        F, [("tick",), ("wait", "f"), ("tick",)], [*ROLLED, ("tick",), ("erase", "f", "x-")]
+    ),
+    "rewrite by hand": Scenario(
+        D, [("reclaim", "d"), ("erase", "d", "x-b"), ("reclaim", "d")],
+        [("many", "d", 6, 100), ("erase", "d")],
+    ),
     "close": Scenario(F | D, [("append", "f"), ("append", "d"), ("close",)]),
     "close with a journal": Scenario(
         JOURNALED, [("append", "j0"), ("close",)], TO_JOURNAL,

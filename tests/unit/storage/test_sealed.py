@@ -265,6 +265,32 @@ def test_a_time_is_found_behind_frames_that_are_lost(files: MemoryFiles) -> None
     assert segment.find_time(NOW + 3_000_000, 3) == 3
 
 
+def test_a_time_is_found_in_a_file_that_is_replaced_meanwhile(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its frames begin at other rows; a search that began with the others begins again."""
+    made = []
+    for merging in (False, True):
+        log = log_on(files)
+        for n in range(8):
+            log.append([body(b"%d" % n, at=NOW + n * 1_000_000)])
+        made.append(sealed_on(files, log, merging=merging))
+        frames = len(made[-1].footer.positions)
+        assert (frames == 8) == (not merging)
+        if not merging:
+            small_frames = files.files.pop(made[0].path)
+    segment, real = made[1], sealed_module.time_row
+
+    def overtaken(*arguments: Any) -> int:
+        files.files[segment.path] = small_frames
+        assert segment._maps is not None
+        segment._maps.drop(segment.path)
+        return real(*arguments)
+
+    monkeypatch.setattr(sealed_module, "time_row", overtaken)
+    assert segment.find_time(NOW + 6_500_000, 8) == 7
+
+
 # ---- holes -----------------------------------------------------------------------------------
 
 
