@@ -371,7 +371,7 @@ def test_after_a_restart_nothing_is_written_for_nothing(
 
 
 @pytest.mark.damages
-@pytest.mark.parametrize("where", ["frame", "hash"])
+@pytest.mark.parametrize("where", ["frame", "config", "trailer"])
 def test_a_damaged_segment_is_left_alone(still: esker.Store, clock: HandClock, where: str) -> None:
     topic = still.create("t", segment_records=200)
     fill(topic, clock, 600, most)
@@ -380,7 +380,8 @@ def test_a_damaged_segment_is_left_alone(still: esker.Store, clock: HandClock, w
     first, second = topic._shards[0].sealed[:2]
     path = Path(first.path)
     data = bytearray(path.read_bytes())
-    at = first.footer.positions[0] + 200 if where == "frame" else len(data) - 12
+    frame = first.footer.positions[0]
+    at = {"frame": frame + 200, "config": frame - 40, "trailer": len(data) - 12}[where]
     still.close()
     data[at] ^= 1
     path.write_bytes(data)
