@@ -220,7 +220,7 @@ class Explorer:
         store = esker.open(ROOT, "r", files=disk.kill(), clock=ManualClock())
         try:
             for page in pages:
-                if page.name in store:
+                if page.name in store and not page.dropping:  # its directory may be gone already
                     found = read_around(store, page.name)
                     check_erased(page, without_evicted(page, found)[1])
         finally:
