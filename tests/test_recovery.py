@@ -19,7 +19,7 @@ from esker.engine import attach
 from esker.engine.findings import CASES, Finding
 from esker.format import frame, journal, segment
 from esker.options import RESERVE_OFFSETS
-from esker.testing import LOST, Crash, Fault, ManualClock, SimulatedDisk
+from esker.testing import LOST, NAMES_ONLY, Crash, Fault, ManualClock, SimulatedDisk
 
 ROOT = "/store"
 SHARD = f"{ROOT}/topics/00000001/0000"
@@ -491,6 +491,22 @@ def test_a_segment_that_is_missing_at_an_end_is_named_too(gone: str) -> None:
 
 
 # ---- metadata, strangers, others -------------------------------------------------------------
+
+
+def test_a_gap_behind_all_that_was_deleted_is_not_a_missing_segment() -> None:
+    """The segment before the gap was deleted on request, and power is lost again and again."""
+    disk, store = begin("disk")
+    store["t"].append(b"deleted", wait=True)
+    store["t"].sync()
+    for turn in range(4):
+        die(disk, store)
+        disk = disk.crash(NAMES_ONLY)
+        store = opened(disk)
+        assert store.recovery.labels == ["lost_tail"]
+        if not turn:
+            store["t"].delete("latest")
+        store["t"].append(b"lost with the power", wait=True)
+    die(disk, store)
 
 
 def committed(durability: str = "disk") -> tuple[SimulatedDisk, str]:

@@ -408,12 +408,30 @@ def _check_sequence(
             ]
             say("missing_segment", folder, f"segments {before + 1} to {after - 1} are not there",
                 0, ends[0], bases[after] - 1)  # fmt: skip
-    if numbers and numbers[0] > 1 and bases[numbers[0]] > start:
+    if numbers and numbers[0] > 1 and _begins(context, folder, owner, sealed, logs) > start:
         say("missing_segment", folder, f"segments up to {numbers[0] - 1} are not there",
             0, start, bases[numbers[0]] - 1)  # fmt: skip
     if state is not None and state.clean and state.segment > max([0, *numbers]):
         lost = (end, state.end_offset - 1) if state.end_offset > end else (None, None)
         say("missing_segment", folder, f"segment {state.segment} is not there", 0, *lost)
+
+
+def _begins(
+    context: Context, folder: str, owner: survey.Owner, sealed: list[names.SegmentName],
+    logs: list[LogSegment],
+) -> int:  # fmt: skip
+    """The offset below which everything lay in segments before the first that is there.
+
+    The base of that one, or less: a gap between the two is told by its header.
+    """
+    first = min([*(log.number for log in logs), *(name.segment for name in sealed)])
+    for log in logs:
+        if log.number == first:
+            return log.header.previous_end
+    path = join(folder, names.segment(*sealed[0][:2], sealed=True))
+    with suppress(Corruption):
+        return SealedSegment(path, sealed[0]).attach(context.maps, owner[:3]).header.previous_end
+    return sealed[0].base
 
 
 # -- offsets
