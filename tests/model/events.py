@@ -25,7 +25,7 @@ EVERYWHERE: Final = (
     "record of the maximum size", "record above the maximum size", "batch too large",
     "batch over several shards", "timestamp in the past", "timestamp before 1970",
     "records deleted", "topic deleted", "deleted by tag", "deleted by prefix",
-    "deleted by tag before a place", "a whole batch deleted",
+    "deleted by tag before a place", "a whole batch deleted", "rewritten without what was deleted",
     # where a segment ends
     "roll by bytes", "roll by records", "roll by age", "segment exactly full",
     "segment one word too small", "seal merging frames", "seal in place", "lingered out",

@@ -116,6 +116,7 @@ class Machine(RuleBasedStateMachine):
                 self.append(0, (9, None, tag, *row[3:]), True)
                 self.erase(0, 0, ("tag_prefix", tag[0]), None)
                 self.beside(0, ("earliest", 0), "read")
+                self.reclaim(0)
             self.append_many(0, [row, (9, None, "t", *row[3:])] * 2, True, "many")
             self.erase(0, 0, ("tag", "t"), ("at the end", 0))
 
@@ -402,6 +403,12 @@ class Machine(RuleBasedStateMachine):
         if shard.erased:
             offset = [*shard.erased][index % len(shard.erased)]
             self.both(lambda side: side.get(name, at, offset), name)
+
+    @rule(topic=INDEX)
+    def reclaim(self, topic: int) -> None:
+        """Take what was deleted by tag off the disk: nobody sees a difference."""
+        name = self.name_of(topic)
+        self.both(lambda side: side.reclaim(name), name)
 
     @precondition(lambda self: len(self.sides[0].topics) > 1)
     @rule(topic=INDEX, again=OPTIONS)

@@ -247,6 +247,12 @@ class Side:
                 hit("deleted by tag before a place")
         return gone
 
+    def reclaim(self, name: str) -> None:
+        """What was deleted leaves the disk; all that was appended is then durable."""
+        if self.store[name].reclaim():
+            hit("rewritten without what was deleted")
+        self._synced(self.topics[name])
+
     def drop(self, name: str) -> None:
         """A topic with all that is in it."""
         self.store.delete(name)
