@@ -37,7 +37,8 @@ LINES = (
     "esker.engine.background", "esker.engine.follower", "esker.engine.reader",
     "esker.engine.reading", "esker.engine.handle", "esker.engine.context", "esker.storage.log",
     "esker.storage.journal", "esker.storage.counters", "esker.storage.maps",
-    "esker.storage.segment", "esker.engine.store",
+    "esker.storage.segment", "esker.engine.store", "esker.engine.erasing",
+    "esker.engine.rewriting", "esker.storage.sealed",
 )  # fmt: skip
 # Functions in which what another thread does in between matters most: there the baton goes often.
 HOT = frozenset(

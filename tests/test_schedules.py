@@ -534,6 +534,48 @@ def real_background(world: World) -> list[Work]:
     return [*works, *[world.follower("t")] * world.chance.choice((1, 2)), world.closer()]
 
 
+def rewriting_under_readers(world: World) -> list[Work]:
+    """Records are deleted and taken off the disk while others read, also in another process.
+
+    Mappings are let go all the time, so that files are mapped while they are being replaced. A
+    reader sees what was there when it began, but for what is being deleted, and never a blank one.
+    """
+    chance, topic = world.chance, world.store.create("gone", segment_records=8)
+    for first in range(0, 40, 4):
+        numbers = range(first, first + 4)
+        topic.append_many([esker.Record(b"%d" % n * 9, tag=f"{n % 4}") for n in numbers])
+    topic.sync()
+    world.store.tick()
+    beside = esker.open(ROOT, mode="r", files=world.disk, clock=world.clock, mapped_bytes=0)
+    stays = [n for n in range(40) if n % 4 == 3]
+    working = [True]
+
+    def rewrite() -> None:
+        for tag in chance.sample(["0", "1", "2"], 3):
+            topic.delete(tag=tag)
+            topic.reclaim()
+        working.clear()
+
+    def read(store: esker.Store) -> Work:
+        def look() -> None:
+            handle = store["gone"]
+            while working:
+                found = list(handle.read(0))
+                assert [r.value for r in found] == [b"%d" % r.offset * 9 for r in found]
+                assert [r.offset for r in found if r.tag == "3"] == stays
+                offset = chance.randrange(40)
+                try:
+                    assert handle[offset].value == b"%d" % offset * 9
+                except esker.OffsetOutOfRange:
+                    assert offset not in stays
+                assert len(handle) >= len(stays)
+                world.baton.switch()
+
+        return look
+
+    return [rewrite, read(world.store), read(beside)]
+
+
 def a_sync_fails(world: World) -> list[Work]:
     """One sync fails among many: nobody who shares it is told that all is well."""
     world.topic("t", "fsync")
@@ -555,6 +597,7 @@ SCENARIOS: dict[str, tuple[Callable[[World], list[Work]], dict[str, Any]]] = {
     "rolling under readers": (rolling_under_readers, {}),
     "beside another process": (beside_another_process, {}),
     "closing in between": (closing_in_between, {}),
+    "rewriting under readers": (rewriting_under_readers, {"mapped_bytes": 0}),
     "real background": (real_background, {"background": True}),
     "a sync fails": (a_sync_fails, {}),
 }

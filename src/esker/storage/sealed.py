@@ -100,11 +100,8 @@ class SealedSegment:
         return self.footer.records
 
     def data(self) -> Any:
-        return self._mapping().data
-
-    def _mapping(self) -> Mapping:
         assert self._maps is not None, "a sealed segment is read through a map cache"
-        return self._maps.get(self.path)
+        return self._maps.get(self.path).data
 
     def inside(self) -> tuple[Any, Inside]:
         """The bytes of the file, and what they say: never those of one with the other's."""
@@ -112,7 +109,8 @@ class SealedSegment:
         return mapping.data, inside
 
     def _look(self) -> tuple[Mapping, Inside]:
-        mapping, inside = self._mapping(), self._inside
+        assert self._maps is not None, "a sealed segment is read through a map cache"
+        mapping, inside = self._maps.get(self.path), self._inside
         if inside is None or inside.size != len(mapping.data):
             inside = self._inside = self._load(mapping.data)
         return mapping, inside
