@@ -9,6 +9,7 @@ from esker.format.state import State
 from esker.storage import scan
 from esker.storage.files import Files, join
 from esker.storage.log import LogSegment, open_log
+from esker.storage.maps import Maps
 from esker.storage.sealed import SealedSegment
 
 
@@ -35,6 +36,19 @@ def load_log(files: Files, folder: str, name: names.SegmentName, owner: Owner) -
     log.adopt(scan.verdict(seen, seen.size))
     log.synced = log.in_file = log.end
     return log
+
+
+def load_sealed(
+    files: Files, folder: str, found: list[names.SegmentName], maps: Maps, owner: Owner
+) -> list[SealedSegment]:
+    """The sealed segments among those that were found. Nothing is read of them but their sizes."""
+    made = []
+    for name in found:
+        if name.sealed:
+            path = join(folder, names.segment(*name[:2], sealed=True))
+            made.append(SealedSegment(path, name).attach(maps, owner))
+            made[-1].size = size_of(files, path)
+    return made
 
 
 def follows(before: LogSegment | SealedSegment | None, base: int, gap: int) -> dict[str, int]:

@@ -20,11 +20,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from esker.engine import erasing, floor, refusals, tally
+from esker.engine import erasing, floor, layout, refusals, tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.intake import encode
-from esker.engine.layout import follows, is_clean, list_segments, load_log, shard_folder, size_of
+from esker.engine.layout import follows, is_clean, list_segments, load_log, shard_folder
 from esker.engine.waited import Waited
 from esker.errors import DiskFull, EskerError, StorageError, deleted
 from esker.format import catalog as catalog_format
@@ -189,13 +189,7 @@ class Shard(Waited):
         """Take over a shard that was closed (or recovered) cleanly."""
         found = list_segments(self.files, self.folder)
         owner = (self.context.store, self.entry.id, self.number)
-        self.sealed = [
-            SealedSegment(join(self.folder, names.segment(*name[:2], sealed=True)), name)
-            .attach(self.maps, owner)
-            for name in found if name.sealed
-        ]  # fmt: skip
-        for segment in self.sealed:
-            segment.size = size_of(self.files, segment.path)
+        self.sealed = layout.load_sealed(self.files, self.folder, found, self.maps, owner)
         self.next = state.end_offset if state is not None else 0
         self.ceiling = max(self.next, state.ceiling if state is not None else 0)
         self._begin(*((state.earliest, state.losses) if state is not None else (0, ())))
