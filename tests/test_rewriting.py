@@ -133,7 +133,7 @@ def test_all_readers_see_the_same_before_and_after(topic: Any, still: esker.Stor
 
 
 def test_the_bytes_are_gone_from_the_disk(still: esker.Store, clock: HandClock) -> None:
-    topic = still.create("t", segment_records=200)
+    topic = still.create("t", segment_records=200, compression="none")
     fill(topic, clock, 900, most)
     still.tick()
     topic.delete(tag="gone")
@@ -203,7 +203,9 @@ def test_what_is_added_up_meanwhile_does_not_outlive_a_rewriting(
 
 
 def test_a_cap_by_bytes_counts_what_is_left(still: esker.Store, clock: HandClock) -> None:
-    topic = still.create("t", segment_records=200, cap_bytes="64KiB", discard="reject")
+    topic = still.create(
+        "t", segment_records=200, cap_bytes="64KiB", discard="reject", compression="none"
+    )
     with pytest.raises(esker.TopicFull):
         fill(topic, clock, 900, lambda n: True)
     still.tick()
