@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from esker.engine import retention, tally
+from esker.engine import retention, rewriting, tally
 from esker.engine.attach import attach_all, commits, pending
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
@@ -334,6 +334,7 @@ class Background:
                 self._context.follow_catalog()
                 if self.retaining:
                     self._context.retain()
+            rewriting.rewrite_some(self._context.shards)
         except EskerError as problem:  # the catalog cannot be read now; it is looked at again
             LOG.warning("looking at the catalog: %s", problem)
             self.diary.failed("looking at the catalog", problem)

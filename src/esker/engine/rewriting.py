@@ -57,14 +57,17 @@ def rewrite_some(shards: Iterable[Shard]) -> int:
     for shard in list(shards):
         if not shard.marks or isinstance(shard.marks, UnknownMarks):
             continue
+        background = shard.context.background
         try:
             for segment in due(shard):
-                if left <= 0:
+                if left <= 0 or background.resting():
                     return gained
                 left -= segment.size
-                gained += rewrite(shard, segment, GAIN_BYTES_MIN)
+                with background.diary.at("rewriting", shard):
+                    gained += rewrite(shard, segment, GAIN_BYTES_MIN)
         except EskerError as problem:
             shard._count("retention_errors")
+            background.diary.failed("rewriting", problem, shard)
             # not the error itself: its traceback holds the old file open, and its room
             LOG.warning("rewriting segments of %s: %s", shard.folder, str(problem))
     return gained
