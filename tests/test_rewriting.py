@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import esker
-from esker.engine import erasing, rewriting
+from esker.engine import budget, erasing, rewriting
 from esker.engine.ranges import atoms, last_before
 from esker.engine.reader import find_time
 from esker.format.columns import Columns
@@ -583,9 +583,11 @@ def test_the_room_of_the_old_file_is_free_when_readers_have_looked_again(
     with esker.open(still.path, mode="r") as beside:
         list(beside["t"].read())
         mapped = beside._context.maps.bytes
+        budget.weight(beside["t"]._view(0))
         topic.reclaim()
-        beside["t"].end()
+        view = beside["t"]._view(0)
         assert beside._context.maps.bytes == 0
+        assert budget.weight(view) == sealed_bytes(still)
         list(beside["t"].read())
         assert 0 < beside._context.maps.bytes < mapped
         assert topic._shards[0].maps.bytes <= beside._context.maps.bytes

@@ -142,7 +142,7 @@ def weight(view: View) -> int:
         except StorageError:  # sealed, or evicted, by its writer just now: the next look knows
             continue
         if isinstance(segment, SealedSegment):
-            segment.size = size  # which never changes
+            segment.size = size  # which does not change, unless another list is made
         total += size
     return total
 

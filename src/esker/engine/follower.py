@@ -190,11 +190,16 @@ class Follower:
             if name == found[-1] and published is None and self._unfinished(name):
                 continue
             writing = published is not None
-            if name.sealed and self._marked[0]:
-                path = join(self.folder, names.segment(*name[:2], sealed=True))
-                self.context.maps.drop_replaced(path)  # or its room would stay taken
             known[name] = (writing and self._known.get(name)) or self._open(name, writing=writing)
+            if self._marked[0]:
+                self._forget_replaced(known[name])
         return known
+
+    def _forget_replaced(self, segment: Segment) -> None:
+        """Where records were deleted, a sealed file may have been replaced by a smaller one."""
+        if isinstance(segment, SealedSegment):
+            segment.size = 0  # not known any more
+            self.context.maps.drop_replaced(segment.path)  # or its room would stay taken
 
     def _hint(self) -> tuple[int, int]:
         """The oldest offset, and a number that grows with every deletion and with every writer:
