@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
+from esker.errors import StorageError
 from esker.storage.files import Files
 
 
@@ -78,19 +79,23 @@ class Maps:
     def drop_replaced(self, path: str) -> None:
         """Let a mapping go whose file another process has replaced, and with it the room it took.
 
-        A file is replaced by a smaller one only, so its size tells.
+        A file is replaced by a smaller one only, so its size tells. One that is gone, or cannot be
+        looked at, is let go too: who reads it is told.
         """
         with self._lock:
             mapped = self._maps.get(path)
-        if mapped is None:
-            return
-        file = self._files.open(path, "r")
+        if mapped is not None and self._size(path) != len(mapped.data):
+            self.drop(path)
+
+    def _size(self, path: str) -> int:
         try:
-            replaced = file.size() != len(mapped.data)
+            file = self._files.open(path, "r")
+        except StorageError:
+            return -1
+        try:
+            return file.size()
         finally:
             file.close()
-        if replaced:
-            self.drop(path)
 
     def _pop(self, path: str) -> None:
         old = self._maps.pop(path, None)

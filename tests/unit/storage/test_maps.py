@@ -51,6 +51,40 @@ def test_a_mapping_is_dropped_before_its_file_is() -> None:
     assert maps.bytes == 0
 
 
+def test_a_mapping_is_let_go_when_its_file_was_replaced_or_is_gone() -> None:
+    files = with_files(400, 300)
+    maps = Maps(files, 1000)
+    old, other = maps.get("/0"), maps.get("/1")
+    maps.drop_replaced("/0")
+    maps.drop_replaced("/2")  # nobody has mapped it
+    assert maps.get("/0") is old
+    files.files["/0"] = bytearray(b"new")
+    maps.drop_replaced("/0")
+    assert bytes(maps.get("/0").data) == b"new"
+    assert bytes(old.data) == b"0" * 400
+    files.unlink("/1")
+    maps.drop_replaced("/1")
+    assert maps.bytes == 3
+    assert bytes(other.data) == b"1" * 300
+
+
+def test_a_file_that_was_replaced_while_it_was_being_mapped_is_not_kept() -> None:
+    files = with_files(400)
+    maps = Maps(files, 1000)
+    real = files.open
+
+    def overtaken(path: str, mode: Any) -> Any:
+        file = real(path, mode)
+        files.files[path] = bytearray(b"new")
+        maps.drop(path)
+        return file
+
+    files.open = overtaken  # type: ignore[method-assign]
+    assert len(maps.get("/0").data) == 400
+    files.open = real  # type: ignore[method-assign]
+    assert bytes(maps.get("/0").data) == b"new"
+
+
 def test_a_forked_child_is_not_kept_out_by_a_thread_it_does_not_have() -> None:
     maps = Maps(with_files(400), 1000)
     maps._lock.acquire()  # somebody was in here when the process was forked
