@@ -352,6 +352,33 @@ def test_a_look_takes_no_more_than_it_may(
     assert done == [2, 4, 6, 8, 8]
 
 
+def test_a_pause_comes_between_two_segments(
+    still: esker.Store, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = still.create("t", segment_records=200)
+    fill(topic, clock, 900, most)
+    still.tick()
+    topic.delete(tag="gone")
+    still.pause_maintenance()
+    still.tick()
+    shard, real = topic._shards[0], rewriting.copy_blank
+    assert shard.rewritten == 0
+    still.resume_maintenance()
+
+    def and_pause(*arguments: Any) -> int:
+        assert [work.what for work in still.maintenance().doing] == ["rewriting"]
+        still._context.background.paused = True
+        return real(*arguments)
+
+    monkeypatch.setattr(rewriting, "copy_blank", and_pause)
+    still.tick()
+    assert shard.rewritten == 1
+    monkeypatch.setattr(rewriting, "copy_blank", real)
+    still.resume_maintenance()
+    still.tick()
+    assert shard.rewritten == 4
+
+
 def test_after_a_restart_nothing_is_written_for_nothing(
     still: esker.Store, clock: HandClock
 ) -> None:

@@ -7,10 +7,11 @@ lists that the work itself goes by; so the numbers cannot drift from the truth.
     sealing      a rolled log becomes an immutable segment
     looking      at the catalog, and at every topic with caps, an age or a share in the budget
     evicting     segments of a shard go, see retention.py and budget.py
+    rewriting    a sealed segment loses what was deleted of it, see rewriting.py
     removing     the directory of a deleted topic goes
     attaching    a batch made elsewhere becomes a part of shards that this process writes
 
-These five are what a pause holds back. Lingering buffers, syncs, setting offsets aside and rolling
+These six are what a pause holds back. Lingering buffers, syncs, setting offsets aside and rolling
 logs go on: they are short, and writers rely on them.
 """
 

@@ -331,8 +331,9 @@ class Store:
     def pause_maintenance(self) -> None:
         """Hold back what takes longer, until `resume_maintenance`; for this handle only.
 
-        When this returns, nothing is being sealed, evicted, removed or attached in the background,
-        and nothing will be. Appends, syncs and lingering buffers go on; what waits grows.
+        When this returns, nothing is being sealed, evicted, rewritten, removed or attached in the
+        background, and nothing will be. Appends, syncs and lingering buffers go on, and what waits
+        grows.
         """
         self._context.require_writable()
         self._context.background.pause()
