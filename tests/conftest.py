@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from tests.suites import Suite, Tallies, summary
 
 settings.register_profile("esker", deadline=None)  # a test is never failed by a busy machine
 settings.load_profile("esker")
+
+SHARED_MEMORY = "/dev/shm"
 
 
 @pytest.fixture
@@ -55,6 +58,16 @@ def path(tmp_path: Path) -> Path:
         topic.append_many(FORTY[30:])
         store.tick()
     return root
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[str]:
+    """A folder in memory where there is one: thousands of small stores wear out no disk."""
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        yield str(tmp_path / "fast")
+        return
+    with tempfile.TemporaryDirectory(prefix="esker-", dir=SHARED_MEMORY) as folder:
+        yield folder
 
 
 def _open_files(root: Path) -> set[str]:

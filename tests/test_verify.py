@@ -16,6 +16,7 @@ from esker.format import marks
 from esker.format.checksum import checksum
 from esker.storage.files import SYSTEM_FILES
 from esker.storage.memory import MemoryFiles
+from esker.testing import ManualClock, SimulatedDisk
 from esker.upkeep.report import KINDS
 from tests.damage import ROOT, clone, fill, prepared, read_all, small_store
 from tests.helpers import Child, Refusing, child, snapshot
@@ -539,3 +540,44 @@ def test_a_flipped_bit_in_what_a_crash_left_is_never_read_as_data() -> None:
     fill(fill_again)
     fill_again.close()
     assert esker.verify(ROOT, files=files).problems == []
+
+
+def test_a_log_that_is_gone_is_missed_where_no_state_page_tells_of_it() -> None:
+    """The counters page knows that records were durable."""
+    disk = SimulatedDisk(1)
+    store = esker.open(ROOT, files=disk, clock=ManualClock(), background=False)
+    store.create("t", durability="fsync").append_many([b"durable"] * 3, wait=True)
+    after = disk.kill()
+    store._context.forked = True
+    after.unlink(f"{ROOT}/{ORDERS}/00000001-00000000000000000000.log")
+    if after.kind(f"{ROOT}/{ORDERS}/state"):
+        after.unlink(f"{ROOT}/{ORDERS}/state")
+    found = esker.verify(ROOT, files=after)
+    assert [(p.kind, p.first, p.last) for p in found.problems if p.severity == "error"] == [
+        ("missing_segment", 0, 2)
+    ]
+    done = esker.repair(ROOT, files=after)
+    assert done.after is not None
+    assert done.after.problems == []
+    with esker.open(ROOT, files=after, clock=ManualClock(), background=False) as again:
+        assert list(again["t"].read(0, gaps="yield")) == [esker.Gap("t", 0, 0, 2, "corrupt")]
+        assert again["t"].append(b"new", wait=True) == 3
+
+
+def test_a_journal_that_was_cut_is_named() -> None:
+    disk = SimulatedDisk(2)
+    store = esker.open(ROOT, files=disk, clock=ManualClock(), background=False, journals=1)
+    for number in range(6):
+        store.create(f"t{number}", durability="fsync").append(b"x")
+    store.sync()
+    after = disk.kill()
+    store._context.forked = True
+    (name,) = [path for path in after.contents() if path.endswith(".journal")]
+    file = after.open(name, "edit")
+    file.truncate(672)
+    file.sync()
+    file.close()
+    found = esker.verify(ROOT, files=after)
+    assert [(p.kind, p.path, p.position) for p in found.problems if p.severity == "error"] == [
+        ("journal", name, 672)
+    ]

@@ -10,11 +10,8 @@ cannot show, the loss of the page cache, is what test_power_loss.py is for.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +21,6 @@ from tests.suites import SEED, Tallies, scaled
 pytestmark = [pytest.mark.crash, pytest.mark.suite]
 
 LOTS = 12
-SHARED_MEMORY = "/dev/shm"
-
-
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[str]:
-    """A folder in memory where there is one: thousands of small stores wear out no disk."""
-    if not os.access(SHARED_MEMORY, os.W_OK):
-        yield str(tmp_path / "fast")
-        return
-    with tempfile.TemporaryDirectory(prefix="esker-", dir=SHARED_MEMORY) as folder:
-        yield folder
 
 
 @pytest.mark.timeout(600)

@@ -124,14 +124,23 @@ def _damaged(of: Shape, damages: list[Damage]) -> Platter:
 
 def _is_named(of: Shape, disk: Platter, suite: Suite) -> None:
     changed = [p for p in changes(of, disk) if not p.endswith(SILENT) and "/quarantine/" not in p]
-    # A journal that is gone as a whole leaves no trace: nothing else is synced together with it.
-    changed = [p for p in changed if not (p.endswith(".journal") and p not in disk.files)]
+    changed = [path for path in changed if not _leaves_no_trace(of, disk, path)]
     found = esker.verify(ROOT, files=disk)
     suite.also["verified"] += 1
     before = _known_problems(of.name)
     new = [p for p in found.problems if (p.kind, p.path, p.position) not in before]
     if changed and any(_matters(of, disk, path) for path in changed):
         assert new or not found.ok, f"verify says nothing: {found}"
+
+
+def _leaves_no_trace(of: Shape, disk: Platter, path: str) -> bool:
+    """A journal that is gone, or as it was before: nothing else is synced together with it. And a
+    catalog that a newer one has replaced."""
+    if path.endswith(".journal"):
+        now, before = disk.files.get(path), of.older.files.get(path, b"")
+        return now is None or bytes(now).rstrip(b"\0") == bytes(before).rstrip(b"\0")
+    catalogs = sorted(p for p in of.disk.files if "/catalog-" in p)
+    return path in catalogs[:-1] and path not in disk.files and catalogs[-1] in disk.files
 
 
 @cache
@@ -208,6 +217,8 @@ def _can_be_written_to(of: Shape, disk: Platter, suite: Suite) -> None:
                 if not records:
                     continue
                 got = read(of, store, shard)
+                if got.blind and isinstance(got.blind[0], esker.TopicNotFound):
+                    continue  # nothing names it any more; another one of that name is new
                 could[shard] = got.lost
                 refused = refused or (bool(got.blind) and bool(of.deleted))
                 with suppress(esker.EskerError):

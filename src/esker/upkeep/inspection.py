@@ -25,7 +25,7 @@ from esker.format.segment import GAP_REASONS, SegmentHeader
 from esker.format.state import State
 from esker.records import Gap
 from esker.storage.counters import Counters, Published
-from esker.storage.files import Files, Holder, join, parent
+from esker.storage.files import Files, Holder, join
 from esker.storage.marks import numbers
 from esker.upkeep import deletions
 from esker.upkeep.deletions import Deletions
@@ -55,6 +55,7 @@ class Inspection:
         self.holder: Holder | None = None
         self.state: State | None = None
         self.clean = False  # closed cleanly, and the files agree
+        self.durable = 0  # the end of what was durable, as the counters page gives it
         self.segments: list[Examined] = []
         self.marked = (0, 0)  # the file of deletions that counts, and how far
         self.deletions: Deletions | None = None  # what was found in it
@@ -72,6 +73,12 @@ class Inspection:
             Problem(kind, severity or KINDS[kind][0], path, reason, self.entry.name, self.number,
                     position, first, last)
         )  # fmt: skip
+
+    @property
+    def known_short(self) -> bool:
+        """Whether it was said already that the last segment lacks records."""
+        last = self.segments[-1].path if self.segments else ""
+        return any(p.path == last and p.kind in ("frame", "truncated") for p in self.problems)
 
     @property
     def weak(self) -> bool:
@@ -118,7 +125,6 @@ class _Inspector:
         self.deep = deep
         self.locked = locked
         self.published: Published | None = None
-        self.durable = 0  # the end of what was durable, as the counters page gives it
 
     def run(self) -> None:
         found = self.found
@@ -145,7 +151,7 @@ class _Inspector:
                 self.expect(seen, following)
             self.judge(seen, following, proven=self.proven(seen, last_sealed))
         self.sequence()
-        self.deletions(used=bool(listed) or self.durable > 0)
+        self.deletions(used=bool(listed) or found.durable > 0)
         if found.holder is None:
             self.ending()
 
@@ -192,7 +198,7 @@ class _Inspector:
             if found.holder is not None:
                 self.published = page.published()
             else:
-                self.durable = page.proven(found.entry.id, found.number)
+                found.durable = page.proven(found.entry.id, found.number)
             return
         if not self.files.kind(path):
             return
@@ -265,7 +271,7 @@ class _Inspector:
         state = self.found.state
         logs = [name for name in listed if not name.sealed]
         if state is None:
-            return not listed
+            return not listed and not self.found.durable
         if not state.clean or len(logs) > 1:
             return False
         if not logs:
@@ -592,9 +598,10 @@ class _Inspector:
         found, state = self.found, self.found.state
         path = join(self.folder, names.STATE)
         there = found.segments
-        self._lost_end(there)
         if state is None:
-            if there:
+            if not there and not found.clean:
+                found.say("unclean", self.folder, "its last writer did not close it")
+            elif there:
                 # A crash leaves a log without a state page, but never neither of them, and no
                 # file of deletions without one.
                 lost = found.weak or there[-1].name.sealed or bool(found.marked[0])
@@ -608,27 +615,13 @@ class _Inspector:
         if there and there[-1].header is None:
             return
         end = there[-1].next_offset if there else state.earliest
-        if state.clean and end < state.end_offset and not self._known_short(there):
+        if state.clean and end < state.end_offset and not found.known_short:
             found.say("missing_segment", self.folder, "the end of the log is not there", None, end,
                       state.end_offset - 1)  # fmt: skip
         elif found.clean and end > state.end_offset:
             found.say("state", path, f"it says {state.end_offset}, the log ends at {end}")
         elif found.weak and end > state.ceiling:
             found.say("state", path, f"offsets above the ceiling {state.ceiling} were used")
-
-    def _lost_end(self, there: list[Examined]) -> None:
-        """Records that were durable when the last writer died, and that no file has any more."""
-        end = there[-1].next_offset if there else 0
-        journals = join(parent(parent(parent(self.folder))), names.JOURNALS)
-        if self.found.clean or self.durable <= end or self._known_short(there):
-            return
-        if not any(names.parse_journal(name) for name in self.files.list(journals)):
-            self.found.say("missing_segment", self.folder, "the end of the log is not there", None,
-                           end, self.durable - 1)  # fmt: skip
-
-    def _known_short(self, there: list[Examined]) -> bool:
-        last = there[-1].path if there else ""
-        return any(p.path == last and p.kind in ("frame", "truncated") for p in self.found.problems)
 
 
 def _is_empty(files: Files, seen: Examined) -> bool:

@@ -39,7 +39,7 @@ from esker.format.commit import Ticket
 from esker.format.frame import padded
 from esker.format.journal import Entry, JournalHeader
 from esker.format.state import State
-from esker.options import TopicOptions
+from esker.options import JOURNAL_BYTES_MIN, TopicOptions
 from esker.storage.files import SYSTEM_FILES, Files, absolute, join
 from esker.upkeep.inspection import Inspection, Look, config_of, inspect_shard
 from esker.upkeep.report import KINDS, Problem, Severity, Verification
@@ -95,6 +95,8 @@ class Check:
         self.catalog_whole = True  # the newest generation can be read, or there is none to read
         self.shards: list[Inspection] = []
         self.orphans: list[TopicEntry] = []  # topics on disk that no catalog lists
+        self.living = False  # whether somebody writes a journal
+        self.redo: dict[tuple[int, int], int] = {}  # how far journals go, by topic and shard
         self._progress = progress
         self._done = 0
         self._total = 0
@@ -106,6 +108,7 @@ class Check:
         self.catalogs()
         self.topics()
         self.journals()
+        self.lost_ends()
         self.commits()
         self.root_names()
 
@@ -307,6 +310,7 @@ class Check:
                     self.say("stranger", path, "not a journal")
                 continue
             live = self.files.holder(path.removesuffix(".journal") + ".lock") is not None
+            self.living = self.living or live
             self._journal(path, live)
 
     def _journal(self, path: str, live: bool) -> None:
@@ -333,6 +337,8 @@ class Check:
             return
         if any(header.mark):
             self.say("torn_journal", path, "a mark that nobody writes", journal_format.MARK_AT)
+        if len(data) < JOURNAL_BYTES_MIN:  # its size is set before its header is written
+            self.say("journal", path, "the journal is shorter than any is made", len(data))
         self._entries(path, data, header)
 
     def _entries(self, path: str, data: bytes, header: JournalHeader) -> None:
@@ -343,6 +349,8 @@ class Check:
             if isinstance(entry, Entry):
                 count += 1
                 durable = max(durable, entry.synced)
+                owner = (entry.topic, entry.shard)
+                self.redo[owner] = max(self.redo.get(owner, 0), entry.next_offset)
                 size = journal_format.ENTRY_SIZE + entry.size
                 if any(data[position + size : position + padded(size)]):
                     self.say("padding", path, "padding that is not zero", position + size)
@@ -360,6 +368,19 @@ class Check:
                 break
         if count:
             self.say("pending_journal", path, f"{count} entries of a process that is gone")
+
+    def lost_ends(self) -> None:
+        """Records that were durable when the last writer died, and that no file has any more."""
+        if self.living:  # its journal changes while we look
+            return
+        for found in self.shards:
+            ends = [seen.next_offset for seen in found.segments[-1:]]
+            end = max([0, *ends, self.redo.get((found.entry.id, found.number), 0)])
+            idle = found.holder is None and not found.clean and not found.known_short
+            if idle and found.durable > end:
+                found.say("missing_segment", found.folder, "the end of the log is not there", None,
+                          end, found.durable - 1)  # fmt: skip
+                self.report.problems.append(found.problems[-1])
 
     # -- batches made elsewhere --
 
