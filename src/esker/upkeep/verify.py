@@ -376,8 +376,9 @@ class Check:
         for found in self.shards:
             ends = [seen.next_offset for seen in found.segments[-1:]]
             end = max([0, *ends, self.redo.get((found.entry.id, found.number), 0)])
+            kept = found.entry.options.durability != "ephemeral"
             idle = found.holder is None and not found.clean and not found.known_short
-            if idle and found.durable > end:
+            if kept and idle and found.durable > end:
                 found.say("missing_segment", found.folder, "the end of the log is not there", None,
                           end, found.durable - 1)  # fmt: skip
                 self.report.problems.append(found.problems[-1])

@@ -388,3 +388,38 @@ def test_a_file_that_cannot_even_be_begun_leaves_nothing() -> None:
     with pytest.raises((OSError, ValueError, pa.ArrowException)):
         write_days(files, "/data/t", 1, [of_one_day(0, 5)], "no such thing")
     assert list(files.contents()) == []
+
+
+def test_a_file_that_cannot_be_used_is_named_with_its_offsets() -> None:
+    files, folder = disk(), "/data/t"
+    (made,) = write_days(files, folder, 1, [of_one_day(0, 50)])
+    arc.check_file(files, folder, made)
+    path = join(folder, made.path)
+    replace_file(files, path, b"short")
+    for look in (arc.check_file, arc.open_parquet):
+        with pytest.raises(Corruption, match=f"has 5 bytes, archived were {made.bytes}") as caught:
+            look(files, folder, made)
+        assert (caught.value.path, caught.value.first, caught.value.last) == (path, 0, 49)
+    files.unlink(path)
+    assert arc.open_parquet(files, folder, made) is None
+    with pytest.raises(Corruption, match="is missing"):
+        merge(files, folder, [made, made])
+
+
+def test_a_manifest_that_comes_while_somebody_looks_is_the_one_that_counts() -> None:
+    files = disk()
+    run(files)
+    archive = Archive(files, ROOT, "t")
+    manifest = archive.load()
+    assert manifest is not None
+    real, hidden = files.kind, [archive.manifest_path]
+
+    def kind(path: str) -> Any:
+        if path in hidden:
+            hidden.remove(path)
+            return ""
+        return real(path)
+
+    files.kind = kind  # type: ignore[method-assign]
+    assert archive.load() == manifest
+    assert not hidden

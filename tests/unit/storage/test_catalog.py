@@ -12,7 +12,7 @@ from esker.format.catalog import Catalog, TopicEntry
 from esker.format.checksum import checksum
 from esker.options import topic_options
 from esker.storage.catalog import CatalogFile, create_identity, load_identity
-from esker.storage.files import Holder
+from esker.storage.files import Holder, replace_file
 from esker.storage.memory import MemoryFiles
 from tests.helpers import Refusing
 
@@ -185,3 +185,12 @@ def test_an_old_generation_that_cannot_be_deleted_does_no_harm(files: MemoryFile
     for name in ("a", "b", "c"):
         catalog.store(with_topics(name))
     assert catalog.generations() == [3, 2, 1]
+
+
+def test_an_archive_is_no_store_and_the_error_says_what_reads_it(files: MemoryFiles) -> None:
+    for folder in ("topic=a", "topic=b"):
+        files.make_dir(f"{ROOT}/{folder}")
+    assert load_identity(files, ROOT) is None
+    replace_file(files, f"{ROOT}/topic=b/_manifest.json", b"{}")
+    with pytest.raises(NotAStore, match=r"esker.open_archive\('/store', topic\) reads it"):
+        load_identity(files, ROOT)

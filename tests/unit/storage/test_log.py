@@ -11,11 +11,12 @@ from esker.errors import Corruption, DiskFull, StorageError
 from esker.format import frame
 from esker.format import segment as fmt
 from esker.format.columns import from_lists
+from esker.options import topic_options
 from esker.storage import scan
 from esker.storage.files import told
 from esker.storage.log import ALLOCATE_MIN, LogSegment, open_log
 from esker.storage.memory import MemoryFile, MemoryFiles
-from esker.storage.segment import Compress
+from esker.storage.segment import Compress, compression_of
 from esker.testing import SimulatedDisk
 from tests.unit.storage.made import (
     CONFIG,
@@ -462,3 +463,10 @@ def test_a_sync_that_fails_while_sealing_is_final_too() -> None:
     with pytest.raises(DiskFull):
         log.seal(files, merging=False)
     assert log.sync_failed, "a second try would call the records durable"
+
+
+@pytest.mark.parametrize(("when", "late"), [("seal", True), ("commit", False)])
+def test_a_topic_says_when_and_how_to_compress(when: str, late: bool) -> None:
+    asked = topic_options(compression="zstd", compress_at=when, compression_level=5)
+    assert compression_of(asked) == Compress(frame.ZSTD, 4096, 5, late)
+    assert compression_of(topic_options(compress_at=when)) == Compress()
