@@ -11,10 +11,13 @@ from esker.format import frame, names
 from esker.format import segment as fmt
 from esker.format.checksum import checksum
 from esker.storage import sealed as sealed_module
+from esker.storage.blank import copy_blank, temporary
 from esker.storage.hole import encode_hole, end_of_hole
 from esker.storage.maps import Maps
+from esker.storage.marks import Marks, blocks_of
 from esker.storage.memory import MemoryFiles
 from esker.storage.sealed import SealedSegment, file_hash_matches, read_footer
+from esker.storage.segment import NO_COMPRESSION
 from tests.unit.storage.made import NOW, body, disk, filled, flip, log_on, numbers, sealed_on
 
 
@@ -289,6 +292,99 @@ def test_a_time_is_found_in_a_file_that_is_replaced_meanwhile(
 
     monkeypatch.setattr(sealed_module, "time_row", overtaken)
     assert segment.find_time(NOW + 6_500_000, 8) == 7
+
+
+# ---- a file in another's place ---------------------------------------------------------------
+
+
+@pytest.fixture
+def smaller(files: MemoryFiles, segment: SealedSegment) -> bytearray:
+    """The same segment without what rows 0 to 2 held."""
+    marks = Marks()
+    marks.add(blocks_of(range(100, 103)))
+    copy_blank(files, segment, marks, NO_COMPRESSION)
+    made = files.files.pop(temporary(segment))
+    assert len(made) < len(files.files[segment.path])
+    return made
+
+
+def held_by(segment: SealedSegment) -> list[bytes]:
+    return [segment.at(row)[0].values[segment.at(row)[1]].as_py() for row in range(8)]
+
+
+WHOLE = [b"%010d" % row for row in range(8)]
+LEFT = [b""] * 3 + WHOLE[3:]
+
+
+def test_a_segment_that_was_replaced_is_seen_anew(
+    files: MemoryFiles, segment: SealedSegment, smaller: bytearray
+) -> None:
+    assert held_by(segment) == WHOLE
+    old_data, old = segment.inside()
+    files.files[segment.path] = smaller
+    segment.replaced(len(smaller))
+    assert segment.size == len(smaller)
+    assert segment.footer.data_end < old.footer.data_end
+    assert held_by(segment) == LEFT, "nor is a frame kept that was decoded before"
+    data, inside = segment.inside()
+    assert (bytes(data), inside.size) == (bytes(smaller), len(smaller))
+    assert len(inside.verified) == len(inside.footer.positions) == 1
+    assert (len(old_data), len(old.footer.positions)) == (old.size, 4), "who has it goes on with it"
+    assert segment.read(0, 8, 1 << 20)[1].values.to_pylist() == LEFT
+
+
+def test_a_directory_is_used_with_the_bytes_it_belongs_to_only(
+    files: MemoryFiles, segment: SealedSegment, smaller: bytearray
+) -> None:
+    """Another process replaces the file; this one's mapping goes when it happens to."""
+    larger, maps = files.files[segment.path], segment._maps
+    assert maps is not None
+    assert held_by(segment) == WHOLE
+    files.files[segment.path] = smaller
+    assert held_by(segment) == WHOLE, "it is still mapped"
+    assert segment.inside()[1].size == len(larger)
+    maps.drop(segment.path)
+    assert held_by(segment) == LEFT
+    assert segment.inside()[1].size == len(smaller)
+    assert segment.inside()[1] is segment.inside()[1], "it is not loaded again and again"
+
+
+def test_who_shows_records_of_another_file_looks_first_what_is_deleted(
+    files: MemoryFiles, segment: SealedSegment, smaller: bytearray
+) -> None:
+    looks: list[int] = []
+    segment.looked = lambda: looks.append(segment.inside()[1].size)
+    assert segment.rows == 8
+    assert segment.footer.records == 8
+    assert looks == [], "nothing was shown"
+    larger = len(segment.data())
+    segment.read(0, 8, 100)
+    segment.at(5)
+    segment.find_time(NOW, 8)
+    assert looks == [larger]
+    files.files[segment.path] = smaller
+    segment.read(0, 8, 100)
+    assert looks == [larger], "it is still the file that was looked into"
+    segment.replaced(len(smaller))
+    assert looks == [larger]
+    segment.at(5)
+    segment.read(0, 8, 100)
+    assert looks == [larger, len(smaller)]
+
+
+def test_a_look_that_fails_is_made_again(segment: SealedSegment) -> None:
+    looks: list[None] = []
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 1:
+            raise KeyboardInterrupt
+
+    segment.looked = look
+    with pytest.raises(KeyboardInterrupt):
+        segment.at(0)
+    assert held_by(segment) == WHOLE
+    assert len(looks) == 2
 
 
 # ---- holes -----------------------------------------------------------------------------------

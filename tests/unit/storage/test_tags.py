@@ -72,3 +72,53 @@ def test_an_index_that_cannot_be_read_nor_replaced_is_told(shard: Any) -> None:
     with pytest.raises(StorageError):
         index_of(shard)
     shard.files.allow()
+
+
+# ---- dropping --------------------------------------------------------------------------------
+
+
+def drop(shard: Any) -> list[tuple[str, str]]:
+    """Drop the index; returns the calls to the disk that this took."""
+    before = len(shard.files.calls)
+    tags.drop_index(shard.files, shard.maps, shard.sealed[0])
+    return list(shard.files.calls[before:])
+
+
+def test_an_index_is_dropped_for_good_and_made_again(shard: Any) -> None:
+    path = Path(tags.path_of(shard.sealed[0]))
+    index_of(shard)
+    whole = path.read_bytes()
+    index_of(shard)  # from the disk: it is mapped now
+    assert drop(shard) == [("unlink", str(path)), ("sync_dir", str(path.parent))]
+    assert not path.exists()
+    assert list(index_of(shard).equal(b"a")) == [0, 2]
+    assert path.read_bytes() == whole
+
+
+def test_a_dropped_index_is_not_believed_because_it_is_still_mapped(shard: Any) -> None:
+    path = tags.path_of(shard.sealed[0])
+    index_of(shard)
+    index_of(shard)
+    mapped = shard.maps.get(path)
+    assert shard.maps.get(path) is mapped
+    drop(shard)
+    index_of(shard)
+    assert shard.maps.get(path) is not mapped
+
+
+def test_where_there_is_no_index_none_is_dropped(shard: Any) -> None:
+    assert drop(shard) == []
+    index_of(shard)
+    drop(shard)
+    assert drop(shard) == []
+
+
+def test_an_index_that_cannot_be_dropped_is_told(shard: Any) -> None:
+    path = Path(tags.path_of(shard.sealed[0]))
+    for call in ("unlink", "sync_dir"):
+        index_of(shard)
+        shard.files.refuse(call, errno.EIO)
+        with pytest.raises(StorageError):
+            drop(shard)
+        shard.files.allow()
+        assert path.exists() == (call == "unlink")
