@@ -1,7 +1,7 @@
 # make setup    an environment in .venv with everything the other targets need (once)
 # make demo     see it work
 # make check    lint, format, types, architecture: seconds
-# make test     check, then the whole suite: a quarter of an hour on two cores
+# make test     check, then the whole suite: half an hour on two cores
 # make test-fast  a small part of the states that the suites explore, no mutants: for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make bench    compare with LMDB, RocksDB and SQLite on this machine

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 import esker
-from esker.testing import Fault, ManualClock, SimulatedDisk
+from esker.testing import LOST, Fault, ManualClock, SimulatedDisk
 from tests.model.sides import OPTIONS, ROOT
 
 
@@ -151,3 +151,20 @@ def test_another_process_finds_the_new_topic_of_a_name_that_was_deleted(
                 with pytest.raises(esker.TopicNotFound):
                     list(held.read())
             assert [record.value for record in other["t"].read()] == [b"new"]
+
+
+def test_a_gap_before_all_records_is_deleted_like_they_are(
+    disk: SimulatedDisk, clock: ManualClock
+) -> None:
+    """Nothing was there to be deleted, and so the gap stayed."""
+    store = open_on(disk, clock)
+    store.create("t", durability="disk").append(b"lost with the power", wait=True)
+    after = disk.crash(LOST)
+    store._context.forked = True
+    with open_on(after, clock) as store:
+        assert len(list(store["t"].read(0, gaps="yield"))) == 1
+        assert store["t"].delete("latest") == 0
+        assert list(store["t"].read(0, gaps="yield")) == []
+    with open_on(after, clock) as store:
+        assert list(store["t"].read(0, gaps="yield")) == []
+        assert store["t"].earliest() == store["t"].end()
