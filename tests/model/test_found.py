@@ -7,8 +7,11 @@ import errno
 import pytest
 
 import esker
-from esker.testing import LOST, Fault, ManualClock, SimulatedDisk
+from esker.testing import Fault, ManualClock, SimulatedDisk
+from tests.model import events
+from tests.model.machine import Machine
 from tests.model.sides import OPTIONS, ROOT
+from tests.model.switches import ALL_OFF, SMALL, SMALL_PLAIN_READS, Switches
 
 
 @pytest.fixture
@@ -153,18 +156,18 @@ def test_another_process_finds_the_new_topic_of_a_name_that_was_deleted(
             assert [record.value for record in other["t"].read()] == [b"new"]
 
 
-def test_a_gap_before_all_records_is_deleted_like_they_are(
-    disk: SimulatedDisk, clock: ManualClock
-) -> None:
-    """Nothing was there to be deleted, and so the gap stayed."""
-    store = open_on(disk, clock)
-    store.create("t", durability="disk").append(b"lost with the power", wait=True)
-    after = disk.crash(LOST)
-    store._context.forked = True
-    with open_on(after, clock) as store:
-        assert len(list(store["t"].read(0, gaps="yield"))) == 1
-        assert store["t"].delete("latest") == 0
-        assert list(store["t"].read(0, gaps="yield")) == []
-    with open_on(after, clock) as store:
-        assert list(store["t"].read(0, gaps="yield")) == []
-        assert store["t"].earliest() == store["t"].end()
+def test_a_gap_behind_what_was_deleted_is_deleted_too() -> None:
+    """All that was there had been deleted, and the first log of that life was the first again."""
+    options = {
+        "durability": "disk", "shards": 1, "segment_bytes": 4096, "segment_records": 0,
+        "segment_age": 0, "compression": "none", "compress_at": "seal",
+    }  # fmt: skip
+    with Switches("small limits", SMALL), events.WATCH:
+        machine = Machine([SMALL_PLAIN_READS, ALL_OFF], lambda: None)
+        machine.begin(other=1, options=options, tour="shards", ending="kill", fate="lost")
+        machine.create(options=options)
+        machine.delete(before=("latest", 0), index=0, topic=1)
+        machine.die(again="", fate="lost", how="crash", last="", topic=0)
+        machine.delete(before=("latest", 0), index=0, topic=1)
+        machine.restart(thorough=False, twice=False)
+        machine.teardown()

@@ -75,11 +75,12 @@ def end_of(view: View, consistency: Consistency = "eventual") -> int:
 def earliest_of(view: View) -> int:
     """The first offset that is there."""
     segments = view.segments
+    kept = view.entry.options.durability != "ephemeral"
     if not segments:  # what a topic without files has forgotten is nowhere
-        kept = view.entry.options.durability != "ephemeral"
         return view.earliest if kept else max(view.visible, view.earliest)
-    if segments[0].number > 1 and segments[0].base > view.earliest:
-        return view.earliest  # the segments before are missing: whoever reads there is told
+    others = segments[0].number > 1 or (kept and view.earliest > 0)  # were there before
+    if others and segments[0].base > view.earliest:
+        return view.earliest  # whoever reads there is told what became of them
     return max(segments[0].base, view.earliest)
 
 

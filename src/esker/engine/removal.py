@@ -101,8 +101,6 @@ def forget_before(shard: Shard, before: int) -> int:
         if shard.poison is not None:
             raise shard._poisoned()
         before, first = min(before, shard.durable), earliest_of(shard)
-        if shard.durability != "ephemeral":
-            first = min(first, shard.earliest)  # what was lost before all that is there goes, too
         if before <= first:
             return 0
         gone = count_records(shard, first, before)
