@@ -26,7 +26,7 @@ from esker.format.journal import Entry
 from esker.format.segment import SegmentHeader
 from esker.format.state import State
 from esker.storage import journal
-from esker.storage.files import File, Files, join
+from esker.storage.files import File, Files, content_of, join
 
 
 class Replay(NamedTuple):
@@ -171,8 +171,4 @@ def dismiss(
 
 
 def _holds_anything(files: Files, path: str) -> bool:
-    file = files.open(path, "r")
-    try:
-        return bool(file.read(0, file.size()).strip(b"\0"))
-    finally:
-        file.close()
+    return bool(content_of(files, path).strip(b"\0"))

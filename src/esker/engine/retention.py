@@ -29,13 +29,13 @@ import msgspec
 from esker.engine import floor, tally
 from esker.engine.attach import committed_before
 from esker.engine.context import LOG
-from esker.engine.layout import size_of
 from esker.engine.reader import View, earliest_of, find_back
 from esker.engine.shard import Shard
 from esker.errors import Corruption, EskerError, StorageError, TopicFull, TopicNotFound, WriterBusy
 from esker.format.catalog import TopicEntry
 from esker.format.commit import Commit
 from esker.options import is_evicting
+from esker.storage.files import size_of
 from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment

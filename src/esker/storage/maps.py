@@ -13,8 +13,7 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from esker.errors import StorageError
-from esker.storage.files import Files
+from esker.storage.files import Files, size_if_there
 
 
 class Mapping:
@@ -84,18 +83,8 @@ class Maps:
         """
         with self._lock:
             mapped = self._maps.get(path)
-        if mapped is not None and self._size(path) != len(mapped.data):
+        if mapped is not None and size_if_there(self._files, path) != len(mapped.data):
             self.drop(path)
-
-    def _size(self, path: str) -> int:
-        try:
-            file = self._files.open(path, "r")
-        except StorageError:
-            return -1
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _pop(self, path: str) -> None:
         old = self._maps.pop(path, None)
