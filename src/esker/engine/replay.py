@@ -70,6 +70,8 @@ def redo(
     that it never wrote, and the sync below would not write them either. Returns up to where each
     log is proven, and the journals that had something a log lacked.
     """
+    if not replays:
+        return {}, set()
     by_segment = {name.segment: name for name in list_segments(files, folder)}
     gone = _deleted(by_segment.values(), replays, state)
     touched: dict[str, File] = {}
