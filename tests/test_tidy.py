@@ -97,6 +97,7 @@ DOORS: dict[str, dict[str, str]] = {
         "spark/cache.py": "a directory that is not complete has another name",
         "cli": "the demo's scratch directory",
     },
+    "pyarrow.fs": {"storage/objects.py": "the door to object stores"},
     "pyarrow.OSFile": _FILES_ONLY,
     "pyarrow.input_stream": _FILES_ONLY,
     "pyarrow.output_stream": _FILES_ONLY,
