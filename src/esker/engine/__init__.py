@@ -30,6 +30,7 @@
     removal.py     what is deleted on request: topics, and records before an offset
     erasing.py     single records that are deleted: by tag
     rewriting.py   sealed segments without the bytes of deleted records
+    tiering.py     sealed segments that are moved to a cold store, and brought back
     archiving.py   sealed segments as Parquet files; archived.py: reading them back
     progress.py    how far a long piece of work is
     findings.py    what recovery may find, in words

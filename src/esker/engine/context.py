@@ -25,8 +25,9 @@ from esker.errors import (
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.options import StoreOptions
+from esker.storage.cold import cold_root
 from esker.storage.files import Files, parent
-from esker.storage.maps import Maps
+from esker.storage.maps import Fetched, Maps
 
 if TYPE_CHECKING:
     from esker.engine.background import Background
@@ -68,7 +69,10 @@ class Context:
         self.clock = clock
         self.options = options
         self.read_only = read_only
-        self.maps = Maps(files, options.mapped_bytes)
+        self.cold = cold_root(options.cold) if options.cold else ""
+        self.maps = Maps(
+            files, options.mapped_bytes, Fetched(files, options.cold_cache_bytes, self.cold)
+        )
         self.gauge = Gauge(options.max_unflushed_bytes)
         self.boot = files.boot_id()
         self.gaps_met = 0  # gaps that readers of this handle came across

@@ -27,6 +27,7 @@ from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, 
 from esker.engine.removal import remove_topic
 from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
+from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
 from esker.errors import (
     EskerError,
@@ -45,6 +46,7 @@ from esker.format.commit import Commit, Ticket
 from esker.options import TopicOptions, is_evicting
 from esker.storage import catalog as storage
 from esker.storage.catalog import CatalogFile
+from esker.storage.cold import cold_root
 from esker.storage.files import (
     SYSTEM_FILES,
     Files,
@@ -343,6 +345,10 @@ class Store:
         self._context.require_writable()
         self._context.background.resume()
 
+    def tier(self, name: str, to: Tier, before: Any = None, shard: int | None = None) -> Tiered:
+        """Move sealed segments of a topic to the cold store, or bring them back: `Topic.tier`."""
+        return self[name].tier(to, before, shard)
+
     def retention_plan(self) -> list[Eviction]:
         """What caps, ages and the budget would take now, were `retain` called. Changes nothing."""
         self._context.require_open()
@@ -487,7 +493,15 @@ def open_store(
     else:
         root = _root(path)
     files = files or SYSTEM_FILES
+    cold = cold_root(checked.cold) if checked.cold else ""
+    if cold and (root == cold or f"{cold}/".startswith(f"{root}/") or path == MEMORY):
+        raise InvalidOption(
+            f"cold={checked.cold!r} lies in the store itself, or is for one in memory; give "
+            "another directory, or a URL such as s3://bucket/folder"
+        )
     store = _identity(files, root, mode, clock)
+    if cold and mode == "rw" and "://" not in cold and not files.kind(cold):
+        _make_dirs(files, cold)
     context = Context(
         root=root, store=store, files=files, clock=clock, options=checked, read_only=mode == "r"
     )
