@@ -76,12 +76,14 @@ class Context:
         self.gauge = Gauge(options.max_unflushed_bytes)
         self.boot = files.boot_id()
         self.gaps_met = 0  # gaps that readers of this handle came across
+        self.told_bounds = False  # that there is no cold store for topics that have bounds
         self.closing = False  # nothing new is accepted; what was accepted is being written
         self.closed = False
         self.forked = False
         self.recover_again = _nothing  # set by the store
         self.retain = _nothing  # set by the store: look at every topic with a policy
         self.follow_catalog = _nothing  # set by the store: take up what others have altered
+        self.is_gone: Callable[[int], bool] = _never  # set by the store: a topic that was deleted?
         self.is_listed: Callable[[int], bool] = _never  # set by the store: a topic in the catalog?
         self.forsaken: Callable[[TopicEntry], None] = _unheard  # set by the store: it was deleted
         self.committer: Committer

@@ -6,6 +6,7 @@ A cold store keeps bytes under keys (see names.py), and is asked for whole segme
     get      the bytes, or ColdUnavailable
     delete   gone when it returns; no complaint when there is nothing
     list     the keys that begin like this, also of what is half written
+    folders  what comes next in such keys, up to a slash
 
 There are two: a directory, by way of files.py like all other files, so that a test can take the
 power away at each call; and an object store by its URL (`s3://bucket/folder`), by way of
@@ -19,7 +20,7 @@ so nobody may call it who holds a lock that a writer needs.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -42,6 +43,7 @@ class ColdStore(Protocol):
     def put(self, key: str, data: Any) -> None: ...
     def get(self, key: str) -> Any: ...
     def delete(self, key: str) -> None: ...
+    def folders(self, prefix: str) -> list[str]: ...
     def list(self, prefix: str) -> list[str]: ...
 
 
@@ -131,11 +133,21 @@ class ColdFolder:
             if self._files.kind(path):
                 self._files.unlink(path)
 
+    def folders(self, prefix: str) -> list[str]:
+        with self._told("list", prefix):
+            self._require()
+            inside = join(self.root, prefix.rstrip("/"))
+            found = self._files.list(inside)
+            return sorted(name for name in found if self._files.kind(join(inside, name)) == "dir")
+
     def list(self, prefix: str) -> list[str]:
         with self._told("list", prefix):
-            if self._files.kind(self.root) != "dir":
-                raise StorageError(f"{self.root} is not there")
+            self._require()
             return sorted(self._below(prefix.rstrip("/")))
+
+    def _require(self) -> None:
+        if self._files.kind(self.root) != "dir":
+            raise StorageError(f"{self.root} is not there")
 
     def _below(self, folder: str) -> Iterator[str]:
         for name in self._files.list(join(self.root, folder)):
@@ -190,16 +202,22 @@ class ColdObjects:
             if system.get_file_info(path).is_file:
                 system.delete_file(path)
 
+    def folders(self, prefix: str) -> list[str]:
+        found, _ = self._infos(prefix, recursive=False)
+        return sorted(each.base_name for each in found if not each.is_file)
+
     def list(self, prefix: str) -> list[str]:
+        found, path = self._infos(prefix, recursive=True)
+        cut = len(path) - len(prefix.rstrip("/"))
+        return sorted(each.path[cut:] for each in found if each.is_file)
+
+    def _infos(self, prefix: str, *, recursive: bool) -> tuple[Sequence[Any], str]:
         with self._told("list", prefix):
             from pyarrow import fs
 
             system, path = self._at(prefix.rstrip("/"))
-            found = system.get_file_info(
-                fs.FileSelector(path, allow_not_found=True, recursive=True)
-            )
-            cut = len(path) - len(prefix.rstrip("/"))
-            return sorted(each.path[cut:] for each in found if each.is_file)
+            wanted = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+            return system.get_file_info(wanted), path
 
     @contextmanager
     def _told(self, doing: str, key: str) -> Iterator[None]:

@@ -44,6 +44,8 @@ def test_a_cold_store_keeps_what_it_is_given(store: ColdStore) -> None:
     assert bytes(store.get("s/2/y")) == b"s/2/y"
     assert store.list("s/") == ["s/1/x", "s/2/y"]
     assert store.list("s/2/") == ["s/2/y"]
+    assert store.folders("s/") == ["1", "2"]
+    assert store.folders("s/2/") == store.folders("none/") == []
     store.delete("s/2/y")
     store.delete("s/2/y")
     assert store.list("s/") == ["s/1/x"]
