@@ -10,6 +10,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -210,6 +211,12 @@ def test_the_segment_is_durable_in_the_cold_store_before_its_stub_has_its_name()
     abandon(store)
 
 
+ACTS: dict[str, Callable[[esker.Store], Any]] = {
+    "out": lambda store: store.tier("t", "cold"),
+    "back": lambda store: store.tier("t", "hot"),
+    "sweep": lambda store: tiering.sweep(store["t"]._shards[0]),
+    "bound": lambda store: store.tick(),
+}
 KINDS = [
     "EIO",
     "ENOSPC",
@@ -221,7 +228,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("what", ["out", "back", "sweep", "bound"])
+@pytest.mark.parametrize("what", ACTS)
 def test_whatever_call_fails_nothing_is_lost_and_it_works_when_tried_again(
     what: str, kind: str
 ) -> None:
@@ -239,10 +246,7 @@ def test_whatever_call_fails_nothing_is_lost_and_it_works_when_tried_again(
             wanted = ALL[10:]
         if what == "bound":
             store.alter("t", hot_segments=1)
-        act: Callable[[], Any] = {
-            "out": lambda: store.tier("t", "cold"), "back": lambda: store.tier("t", "hot"),
-            "sweep": lambda: tiering.sweep(topic._shards[0]), "bound": store.tick,
-        }[what]  # fmt: skip
+        act = partial(ACTS[what], store)
         fault = disk.fail(Fault(kind, at))
         with suppress(esker.EskerError, MemoryError, KeyboardInterrupt):
             act()
@@ -285,7 +289,7 @@ def test_where_bringing_back_may_not_be_durable_nothing_is_swept() -> None:
     judge(disk.crash(KEPT), [ALL], "the segment")
 
 
-def test_a_move_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_in_the_right_order_trips_nothing() -> None:
     monitor = Monitor(SimulatedDisk())
     store = filled(monitor)
     store.tier("t", "cold")
@@ -295,6 +299,45 @@ def test_a_move_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     store.tier("t", "cold")
     store.close()
     monitor.check()
+
+
+@pytest.mark.parametrize(
+    "how", ["not at all", "not synced", "no name", "other bytes", "gone", "early"]
+)
+def test_a_move_in_the_wrong_order_trips_the_monitor(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = Monitor(SimulatedDisk())
+    store = filled(monitor)
+    cold = store._context.maps.cold.store(COLD)
+    real_put, files = cold.put, monitor
+
+    def put(key: str, data: Any) -> None:
+        if how == "other bytes":
+            real_put(key, bytes(len(data)))
+        elif how in ("not synced", "no name"):
+            folder = f"{COLD}/{key.rpartition('/')[0]}"
+            real_put(f"{key.rpartition('/')[0]}/other", b"")
+            file = files.open(f"{COLD}/{key}", "create")
+            file.write(0, [data])
+            if how == "no name":
+                file.sync()
+            file.close()
+            assert files.kind(folder) == "dir"
+
+    monkeypatch.setattr(tiering, "fetch", lambda store, place: b"")
+    if how in ("gone", "early"):
+        store.tier("t", "cold", before=10)
+        if how == "early":
+            monkeypatch.setattr(tiering, "_settle", lambda shard, stub: None)
+            store.tier("t", "hot", before=10)
+        else:
+            cold.delete(store["t"]._shards[0].sealed[0].place.key)  # type: ignore[union-attr]
+    else:
+        monkeypatch.setattr(cold, "put", put)
+        store.tier("t", "cold", before=10)
+    assert [each.split(":")[0] for each in monitor.violations] == ["moved"]
+    abandon(store)
 
 
 def test_a_late_deletion_takes_nothing_but_what_it_was_meant_for() -> None:
