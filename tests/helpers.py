@@ -161,11 +161,12 @@ class FixedFiles(MemoryFiles):
     def dump(self, target: Path, root: str) -> None:
         """Write what lies below `root` to a directory, as a disk would hold it."""
         for name in sorted(self.dirs):
-            if name.startswith(root):
+            if f"{name}/".startswith(f"{root}/"):
                 (target / name[len(root) :].lstrip("/")).mkdir(parents=True, exist_ok=True)
         contents = {**self.files, **self.pages}
         for name in sorted(contents):
-            (target / name[len(root) :].lstrip("/")).write_bytes(bytes(contents[name]))
+            if name.startswith(f"{root}/"):
+                (target / name[len(root) :].lstrip("/")).write_bytes(bytes(contents[name]))
 
 
 def snapshot(root: Path) -> dict[str, bytes | str]:

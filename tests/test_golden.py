@@ -104,6 +104,29 @@ def test_what_was_deleted_is_left_out_and_stays_deleted(tmp_path: Path) -> None:
         assert [record.tag for record in store["spread"].read(gaps="skip")] == [None, "y"]
 
 
+def test_what_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
+    root = copied(make.MOVED / "store.json", tmp_path / "data")
+    cold = shutil.copytree(make.MOVED / "cold", tmp_path / "cold")
+    told = (make.MOVED / "contents.txt").read_text(encoding="utf-8")
+    with esker.open(root, cold=cold) as store:
+        assert store.recovery.clean
+        assert make.contents(store) == told
+        assert store.tier("moved", "hot").segments == 2
+    shutil.rmtree(cold)
+    with esker.open(root, mode="r") as store:
+        assert make.contents(store) == told
+
+
+@pytest.mark.damages  # to tests/fsck.py a stub is damage, as long as it knows none
+def test_what_is_written_of_a_moved_segment_is_frozen(tmp_path: Path) -> None:
+    make.build_moved(tmp_path / "made")
+    made, frozen = snapshot(tmp_path / "made"), snapshot(make.MOVED)
+    files = {name for name, content in frozen.items() if content != "directory"}
+    assert files == {name for name, content in made.items() if content != "directory"}
+    different = {name for name in files if made[name] != frozen[name]}
+    assert {name for name in different if not name.endswith("/counters")} == set()
+
+
 def test_every_kind_of_file_is_there() -> None:
     names = {path.name for path in make.VERSION.rglob("*") if path.is_file()}
     suffixes = {Path(name).suffix for name in names}

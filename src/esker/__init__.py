@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from esker.engine.slices import Slice
     from esker.engine.store import Store
     from esker.engine.store import open_store as open
+    from esker.engine.tiering import Tiered
     from esker.engine.topic import BatchWriter, Topic
     from esker.errors import (
         AttachPending,
         BatchTooLarge,
+        ColdUnavailable,
         CommitTimeout,
         Corruption,
         DataGap,
@@ -93,6 +95,7 @@ _HOMES = {
     "Slice": "esker.engine.slices",
     "Store": "esker.engine.store",
     "open": "esker.engine.store:open_store",
+    "Tiered": "esker.engine.tiering",
     "BatchWriter": "esker.engine.topic",
     "Topic": "esker.engine.topic",
     "verify": "esker.upkeep.verify",
@@ -114,6 +117,7 @@ __all__ = [
     "Batch",
     "BatchTooLarge",
     "BatchWriter",
+    "ColdUnavailable",
     "CommitTimeout",
     "Corruption",
     "DataGap",
@@ -151,6 +155,7 @@ __all__ = [
     "Store",
     "StoreClosed",
     "StoreForked",
+    "Tiered",
     "TooManyFiles",
     "Topic",
     "TopicExists",

@@ -31,6 +31,7 @@ from esker.engine.recovery import Recovery
 from esker.engine.retention import Eviction
 from esker.engine.slices import Slice
 from esker.engine.store import Mode, Store, open_store
+from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
 from esker.errors import CommitTimeout, WouldBlock
 from esker.records import Offset, Record, Span, Spans
@@ -134,6 +135,12 @@ class AsyncStore:
 
     async def resume_maintenance(self) -> None:
         await self._run(self._store.resume_maintenance)
+
+    async def tier(
+        self, name: str, to: Tier, before: Any = None, shard: int | None = None
+    ) -> Tiered:
+        """As `Store.tier`."""
+        return await self._run(lambda: self._store.tier(name, to, before, shard))
 
     async def retention_plan(self) -> list[Eviction]:
         return await self._run(self._store.retention_plan)
@@ -294,6 +301,10 @@ class AsyncTopic:
     async def archive(self, path: str | PathLike[str] | None = None, **how: Any) -> Archived:
         """As `Topic.archive`; `progress` is called in a thread of the store's pool."""
         return await self._store._run(lambda: self._topic.archive(path, **how))
+
+    async def tier(self, to: Tier, before: Any = None, shard: int | None = None) -> Tiered:
+        """As `Topic.tier`."""
+        return await self._store._run(lambda: self._topic.tier(to, before, shard))
 
     async def reclaim(self, shard: int | None = None) -> int:
         """As `Topic.reclaim`."""

@@ -213,6 +213,18 @@ class UnsafePath(StorageError):
     code = "unsafe_path"
 
 
+class ColdUnavailable(StorageError):
+    """A cold store does not answer, or does not have what was moved there; see `.missing`."""
+
+    code = "cold_unavailable"
+
+    def __init__(self, message: str, *, root: str, key: str = "", missing: bool = False) -> None:
+        super().__init__(message, path=f"{root}/{key}" if key else root)
+        self.root = root
+        self.key = key
+        self.missing = missing  # it answers, and says that there is no such thing
+
+
 class Corruption(EskerError):
     """Bytes on disk are not what was written. Never returned as data, never passed over."""
 

@@ -40,6 +40,7 @@ TIME_US_MAX: Final = 100 * 365 * 86_400_000_000  # a hundred years
 WAIT_SECONDS_MAX: Final = 100 * 365 * 86_400.0  # a longer wait means for ever; the OS takes no more
 RESERVE_OFFSETS: Final = 1 << 16  # offsets set aside on disk at a time, at the least
 RESERVE_OFFSETS_MAX: Final = 1 << 24  # and at the most; a fast writer takes a second's worth
+COLD_CACHE_BYTES: Final = 256 << 20  # of segments from cold stores, in memory
 JOURNAL_BYTES_MIN: Final = 64 << 10  # a journal that is shorter has been cut
 JOURNAL_DIRTY_SHARDS: Final = 4  # up to this many dirty shards are synced one by one
 JOURNAL_ENTRY_BYTES_MAX: Final = 1 << 20  # a shard with more to sync is synced on its own
@@ -77,6 +78,10 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Address space for mapped sealed segments; the least recently used are let go."""
     budget_bytes: int = 0
     """All topics together keep no more; the oldest segments are evicted for it. 0: no budget."""
+    cold: str = ""
+    """Where sealed segments may be moved to: a directory, or a URL such as s3://bucket/folder."""
+    cold_cache_bytes: int = COLD_CACHE_BYTES
+    """Memory for segments that were fetched from a cold store; the last one stays in any case."""
     background: bool = True
     """False: no threads. Call `store.tick()` yourself. For tests and for embedding."""
 
@@ -99,12 +104,16 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
     cap_bytes: int = 0
     ttl_us: int = 0
     keep_segments: int = 1  # so many are kept whatever caps and ttl say, the written one included
+    # how much of each shard stays here, once it is sealed, if there is a cold store; 0: all of it
+    hot_segments: int = 0
+    hot_bytes: int = 0
     discard: Discard = "old"  # what happens at a cap: the oldest goes, or the newest is refused
 
 
 _SIZES = {
     "segment_bytes", "max_record_bytes", "compress_min_bytes", "cap_bytes",
     "max_unflushed_bytes", "journal_bytes", "mapped_bytes", "budget_bytes",
+    "cold_cache_bytes", "hot_bytes",
 }  # fmt: skip
 _TIMES = {
     "linger": "linger_us", "sync_interval": "sync_interval_us", "ttl": "ttl_us",
@@ -159,6 +168,11 @@ def is_evicting(options: TopicOptions) -> bool:
     return bool(capped or options.ttl_us)
 
 
+def is_bounded(options: TopicOptions) -> bool:
+    """Whether some of a topic is to be moved to a cold store."""
+    return bool(options.hot_segments or options.hot_bytes) and options.durability != "ephemeral"
+
+
 @cache
 def _accepted(kind: type[msgspec.Struct]) -> frozenset[str]:
     """The names that its options are given by."""
@@ -176,6 +190,8 @@ def _checked(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any
             checked[_TIMES[name]] = duration_us(value, name)
         elif name in _SIZES:
             checked[name] = size_bytes(value, name)
+        elif name == "cold" and isinstance(value, os.PathLike):
+            checked[name] = os.fspath(value)
         else:
             checked[name] = value
     for name, value in checked.items():
@@ -188,6 +204,10 @@ def _check_one(name: str, value: Any) -> None:
         allowed = get_args(_CHOICES[name])
         if value not in allowed:
             raise InvalidOption(f"{name}={value!r}: one of {', '.join(allowed)}")
+        return
+    if name == "cold":
+        if not isinstance(value, str):
+            raise InvalidOption(f"cold={value!r}: a directory, or a URL such as s3://bucket/folder")
         return
     if name == "background":
         if not isinstance(value, bool):

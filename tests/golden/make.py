@@ -12,6 +12,7 @@ Stores, with every kind of file and of frame that version 1 has:
     v1/mended       repaired after damage: a hole where records were
     v1/erased       records were deleted one by one: files of deletions with plain and with packed
                     frames, one that goes on behind what counts, one that no page names
+    v1/moved        a store of which sealed segments were moved, and the cold store beside it
     v1/closed.json  what each holds, record by record; and so on
 
 Time, randomness, boot and process are fixed, so that the same bytes come out every time, and
@@ -32,7 +33,8 @@ from tests.helpers import FixedFiles, HandClock
 
 HERE = Path(__file__).parent
 VERSION = HERE / "v1"
-ROOT = "/store"
+MOVED = VERSION / "moved"
+ROOT, COLD = "/store", "/cold"
 
 
 def main() -> None:
@@ -40,12 +42,15 @@ def main() -> None:
     for name, build in BUILDERS.items():
         shutil.rmtree(VERSION / name, ignore_errors=True)
         (VERSION / f"{name}.json").write_text(build(VERSION / name), encoding="utf-8")
+    shutil.rmtree(MOVED, ignore_errors=True)
+    build_moved(MOVED)
 
 
-def opened(files: FixedFiles, clock: HandClock) -> esker.Store:
+def opened(files: FixedFiles, clock: HandClock, **options: Any) -> esker.Store:
     return esker.open(
-        ROOT, files=files, clock=clock, background=False, journals=1, journal_bytes="64KiB"
-    )
+        ROOT, files=files, clock=clock, background=False, journals=1, journal_bytes="64KiB",
+        **options,
+    )  # fmt: skip
 
 
 def killed(store: esker.Store) -> None:
@@ -212,6 +217,22 @@ def build_erased(target: Path) -> str:
     files.files[followed[:-1] + "2"] = bytearray(data[:300])  # half of a new file
     files.dump(target, ROOT)
     return told
+
+
+def build_moved(target: Path) -> None:
+    """Two segments in a cold store, one that is here, and the log; what it holds beside them."""
+    files, clock = FixedFiles(seed=9), HandClock()
+    with opened(files, clock, cold=COLD) as store:
+        topic = store.create("moved", segment_records=4, segment_bytes="4KiB")
+        for n in range(14):
+            topic.append(b"%d " % n + b"elsewhere " * 20, tag=f"t{n}", wait=True)
+            clock.forward(0.001)
+        store.tick()
+        store.tier("moved", "cold", before=8)
+        told = contents(store)
+    files.dump(target / "store", ROOT)
+    files.dump(target / "cold", COLD)
+    (target / "contents.txt").write_text(told, encoding="utf-8")
 
 
 BUILDERS = {

@@ -40,7 +40,6 @@ from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
 from esker.errors import Corruption, EskerError, StorageError, TopicNotFound
 from esker.options import is_evicting
-from esker.storage.sealed import SealedSegment
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
@@ -134,15 +133,13 @@ def _gone_anyway(view: View, now_us: int) -> Eviction | None:
 def weight(view: View) -> int:
     """The bytes that a shard's segments take."""
     if isinstance(view, Shard):
-        return tally.bytes_of(view)
+        return tally.bytes_of(view).here
     total = 0
     for segment in view.segments:
         try:
             size = retention.size_on_disk(view, segment)
         except StorageError:  # sealed, or evicted, by its writer just now: the next look knows
             continue
-        if isinstance(segment, SealedSegment):
-            segment.size = size  # which does not change, unless another list is made
         total += size
     return total
 

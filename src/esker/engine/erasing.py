@@ -119,6 +119,8 @@ def _indexed(shard: Shard, segment: SealedSegment, match: Match) -> Any:
     try:
         if segment.rows < INDEX_ROWS_MIN:
             return None
+        if segment.place is not None:
+            segment.inside()  # fetched before the lock is taken, that sealing needs, too
         with shard._sealing:  # nobody rewrites it: an index tells nothing that its segment lacks
             index = index_of(shard.files, shard.maps, segment)
     except (Corruption, StorageError):  # whoever looks is told what is wrong, or that it is gone

@@ -73,6 +73,7 @@ class Follower:
         self._lock = threading.Lock()  # guards everything here
         self._counters: Counters | None = None
         self._seen: object = None
+        self._replaced = 0  # how many sealed files had been replaced when we last looked
         self._floor = (-1, -1)  # what the page hinted at when we looked at the state
         self._known: dict[names.SegmentName, Segment] = {}
 
@@ -179,6 +180,9 @@ class Follower:
 
     def _list(self, published: int | None) -> dict[names.SegmentName, Segment]:
         """The segments that are there; beside a writer, without a log that it is still making."""
+        words = self._counters.words if self._counters is not None else None
+        replaced = words[WORD["segments_replaced"]] if words is not None else 0
+        forgetting = published is None or replaced != self._replaced
         found = self._names()
         sealed = {name.segment for name in found if name.sealed}
         known: dict[names.SegmentName, Segment] = {}
@@ -191,14 +195,15 @@ class Follower:
                 continue
             writing = published is not None
             known[name] = (writing and self._known.get(name)) or self._open(name, writing=writing)
-            if self._marked[0]:
+            if forgetting:
                 self._forget_replaced(known[name])
+        self._replaced = replaced
         return known
 
     def _forget_replaced(self, segment: Segment) -> None:
-        """Where records were deleted, a sealed file may have been replaced by a smaller one."""
+        """A sealed file may have been replaced: see rewriting.py and tiering.py."""
         if isinstance(segment, SealedSegment):
-            segment.size = 0  # not known any more
+            segment.size = segment.local_size = 0  # not known any more
             self.context.maps.drop_replaced(segment.path)  # or its room would stay taken
 
     def _hint(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from esker.storage import scan
 from esker.storage.files import Files, join, size_of
 from esker.storage.log import LogSegment, open_log
 from esker.storage.maps import Maps
-from esker.storage.sealed import SealedSegment
+from esker.storage.sealed import SealedSegment, sizes_of
 
 
 def shard_folder(root: str, topic: int, number: int) -> str:
@@ -41,13 +41,14 @@ def load_log(files: Files, folder: str, name: names.SegmentName, owner: Owner) -
 def load_sealed(
     files: Files, folder: str, found: list[names.SegmentName], maps: Maps, owner: Owner
 ) -> list[SealedSegment]:
-    """The sealed segments among those that were found. Nothing is read of them but their sizes."""
+    """The sealed segments among those that were found. Nothing is read of them but their sizes,
+    which of one that lies elsewhere its stub tells."""
     made = []
     for name in found:
         if name.sealed:
             path = join(folder, names.segment(*name[:2], sealed=True))
             made.append(SealedSegment(path, name).attach(maps, owner))
-            made[-1].size = size_of(files, path)
+            made[-1].size, made[-1].local_size = sizes_of(files, path)
     return made
 
 

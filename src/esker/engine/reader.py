@@ -18,7 +18,7 @@ from esker.engine.batch import Batch, record_at
 from esker.engine.context import Context
 from esker.engine.follower import Follower
 from esker.engine.sieve import Sieve, sift
-from esker.errors import Corruption, DataGap, InvalidOption, StorageError
+from esker.errors import ColdUnavailable, Corruption, DataGap, InvalidOption, StorageError
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Columns, timestamp_array
 from esker.format.segment import GAP_CORRUPT, GAP_REASONS, SegmentHeader
@@ -236,8 +236,9 @@ def read_batches(
         before = segment
         try:
             row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
-        except StorageError:
+        except StorageError as problem:
             if not _deleted(view, offset):
+                _tell_whose(problem, view)
                 raise
             continue
         except Corruption:
@@ -279,6 +280,12 @@ def _sifted(
         first = upto
 
 
+def _tell_whose(problem: StorageError, view: View) -> None:
+    """Say of which topic it is what a cold store does not give."""
+    if isinstance(problem, ColdUnavailable):
+        problem.args = (f"topic {view.entry.name!r} shard {view.number}, {problem}",)
+
+
 def _deleted(view: View, offset: int) -> bool:
     """Whether a record was deleted, or evicted, since the view was taken."""
     if isinstance(view, Follower):
@@ -298,6 +305,9 @@ def read_one(view: View, offset: int) -> Record | None:
         return None
     try:
         columns, place = segment.at(row)
+    except ColdUnavailable as problem:
+        _tell_whose(problem, view)
+        raise
     except Corruption:
         if end_of_hole(segment, row) is None:
             raise

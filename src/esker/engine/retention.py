@@ -35,9 +35,8 @@ from esker.errors import Corruption, EskerError, StorageError, TopicFull, TopicN
 from esker.format.catalog import TopicEntry
 from esker.format.commit import Commit
 from esker.options import is_evicting
-from esker.storage.files import size_of
 from esker.storage.log import LogSegment
-from esker.storage.sealed import SealedSegment
+from esker.storage.sealed import SealedSegment, sizes_of
 from esker.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def leading(view: View, segments: tuple[Segment, ...], count: int, reason: str) 
     first = max(earliest_of(view), view.earliest)
     if end <= first:
         return None
-    size = sum(size_on_disk(view, segment) for segment in segments[:count])
+    size = sum(size_of(view, segment) for segment in segments[:count])
     return Eviction(view.entry.name, view.number, first, end - 1, count, size, reason)
 
 
@@ -127,7 +126,7 @@ def _expired(segments: tuple[Segment, ...], before: int) -> int:
 
 def _beyond(view: View, cap: int) -> int:
     """How many segments, from the oldest on, can go and leave as many bytes as the cap."""
-    sizes = [size_on_disk(view, segment) for segment in view.segments]
+    sizes = [size_of(view, segment) for segment in view.segments]
     left = sum(sizes)
     for count, size in enumerate(sizes):
         left -= size
@@ -136,12 +135,24 @@ def _beyond(view: View, cap: int) -> int:
     return 0
 
 
+def size_of(view: View, segment: Segment) -> int:
+    """The bytes of a segment, wherever it lies, without the room that a log has taken ahead."""
+    return _sizes(view, segment)[0]
+
+
 def size_on_disk(view: View, segment: Segment) -> int:
-    """The bytes of a segment, without the room that a log has taken ahead."""
+    """The bytes that it takes here: of one that lies in a cold store, those of its stub."""
+    return _sizes(view, segment)[1]
+
+
+def _sizes(view: View, segment: Segment) -> tuple[int, int]:
     if isinstance(segment, LogSegment):
-        return segment.end
-    known = segment.size if isinstance(segment, SealedSegment) else 0
-    return known or size_of(view.context.files, segment.path)
+        return segment.end, segment.end
+    if not isinstance(segment, SealedSegment):
+        return sizes_of(view.context.files, segment.path)
+    if not segment.size:
+        segment.size, segment.local_size = sizes_of(view.context.files, segment.path)
+    return segment.size, segment.local_size
 
 
 # ---- doing it --------------------------------------------------------------------------------
@@ -303,7 +314,7 @@ def refuse(shard: Shard, count: int, size: int) -> None:
     if options.cap_records and held + count > options.cap_records:
         raise full(shard, held, f"cap_records={options.cap_records}")
     if options.cap_bytes:
-        there = tally.bytes_of(shard) + shard.buffer.bytes
+        there = tally.bytes_of(shard).all + shard.buffer.bytes
         if there + size + FRAME_BYTES > options.cap_bytes:
             raise full(shard, there, f"cap_bytes={options.cap_bytes}")
 

@@ -33,6 +33,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from esker.engine import tiering
 from esker.engine.context import LOG
 from esker.errors import Corruption, EskerError, StorageError
 from esker.storage.blank import copy_blank, held, temporary
@@ -82,7 +83,8 @@ def due(shard: Shard) -> list[SealedSegment]:
     for segment, end in zip(sealed, ends, strict=False):
         dead = marks.count(segment.base, end)
         enough = dead and dead >= (end - segment.base) * DEAD_SHARE
-        if enough and dead != segment.weighed and segment.size >= GAIN_BYTES_MIN:
+        here = segment.local_size == segment.size  # one that was moved is left where it is
+        if enough and here and dead != segment.weighed and segment.size >= GAIN_BYTES_MIN:
             found.append(segment)
     return found
 
@@ -103,6 +105,11 @@ def reclaim(shard: Shard) -> int:
             shard._roll()
     while shard.seal_next():
         pass
+    for segment in list(shard.sealed):
+        if segment.local_size < segment.size and shard.marks.count(
+            segment.base, segment.base + segment.rows
+        ):
+            tiering.bring_back(shard, segment)
     return sum(rewrite(shard, segment, 1) for segment in list(shard.sealed))
 
 
@@ -161,6 +168,7 @@ def _replace(shard: Shard, segment: SealedSegment, marks: Marks) -> int:
                     renamed = True
                     segment.replaced(made)
                     shard.rewritten += 1  # behind the size, see tally.py
+                    shard._count("segments_replaced")
                     shard._count("bytes_reclaimed", size - made)
                     shard._publish_segments()
         shard.files.sync_dir(shard.folder)

@@ -73,8 +73,8 @@ class Shard(Waited):
         self._looked = False
         self.buffer = CLOSED
         self.sealed: list[SealedSegment] = []
-        self.weighed: tuple[SealedSegment | None, int, int, int] = (None, 0, 0, 0)  # see tally.py
-        self.rewritten = 0  # how often a sealed segment was replaced, see rewriting.py
+        self.weighed: tally.Weighed = (None, 0, tally.Weight(0, 0), 0)
+        self.rewritten = 0  # how often a sealed file was replaced, see rewriting.py, tiering.py
         self.rolled: list[LogSegment] = []
         self.active: LogSegment | None = None
         self.segments: tuple[Segment, ...] = ()  # replaced as a whole; readers take it unlocked
@@ -86,6 +86,9 @@ class Shard(Waited):
         self.marks = Marks()  # what was deleted one by one, see erasing.py
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
+        self.tiering = threading.Lock()  # held by who moves segments to or from a cold store
+        self.orphaned = True  # whether something may lie in a cold store that nobody needs
+        self.doubtful = False  # whether one that was brought back may not be durable: no sweeping
         self._sealing = threading.Lock()  # held by who seals; taken before `lock`
         self._syncing = threading.Lock()  # held by who syncs; never while waiting for `lock`
         self._state_lock = threading.Lock()  # guards _state, ceiling and the four below
@@ -622,7 +625,8 @@ class Shard(Waited):
     def hand_back(self) -> None:
         """Close a shard that was taken for a moment; it may be taken again."""
         try:
-            self.close()
+            with self._sealing:  # nobody exchanges a file who believes that the shard is ours
+                self.close()
         finally:
             with self.lock:
                 if not self.writing:

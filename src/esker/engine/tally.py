@@ -8,7 +8,7 @@ by `tell` now and then. Lost updates between threads cost a count, never data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from esker.engine.buffer import CLOSED
 from esker.format.checksum import MASK64
@@ -18,12 +18,24 @@ from esker.storage.counters import Counters
 
 if TYPE_CHECKING:
     from esker.engine.shard import Shard
+    from esker.storage.sealed import SealedSegment
 
 _RECORDS, _BYTES, _WRITES = WORD["total_records"], WORD["total_bytes"], WORD["total_writes"]
 _BATCH, _BATCHES = WORD["last_batch_records"], WORD["total_batches"]
 _POSITION, _LAST, _WHEN = WORD["write_position"], WORD["last_offset"], WORD["last_write_ns"]
 _NS_SUM, _NS_COUNT = WORD["write_ns_sum"], WORD["write_ns_count"]
 _NS_MIN, _NS_MAX = WORD["write_ns_min"], WORD["write_ns_max"]
+
+
+class Weight(NamedTuple):
+    """The bytes of a shard's segments, without the room taken ahead."""
+
+    all: int  # wherever they lie
+    here: int  # of those that lie in a cold store, only their stubs
+
+
+Weighed = tuple["SealedSegment | None", int, Weight, int]
+"""The first of some sealed segments, how many they are, what they weigh, and as of when."""
 
 
 def wrote(
@@ -107,7 +119,7 @@ def tell(shard: Shard) -> None:
         counters.set("last_segment", log.number)
         counters.set("directory_frames", log.frames)
         counters.set("directory_bytes", 24 * len(log.directory.positions))
-    counters.set("segments_bytes", bytes_of(shard))
+    counters.set("segments_bytes", bytes_of(shard).here)
     counters.set("maps", maps.made)
     counters.set("unmaps", maps.dropped)
     counters.set("map_evictions", maps.dropped)
@@ -116,21 +128,25 @@ def tell(shard: Shard) -> None:
     counters.set("reader_cache_hits", maps.hits)
 
 
-def bytes_of(shard: Shard) -> int:
-    """All that its segments take on disk, without the room taken ahead."""
+def bytes_of(shard: Shard) -> Weight:
+    """The bytes of a shard's segments."""
     log = shard.active
     logs = [*shard.rolled, *([log] if log is not None and log not in shard.rolled else [])]
-    return _sealed_bytes(shard) + sum(each.end for each in logs)
+    sealed, written = _sealed_bytes(shard), sum(each.end for each in logs)
+    return Weight(sealed.all + written, sealed.here + written)
 
 
-def _sealed_bytes(shard: Shard) -> int:
+def _sealed_bytes(shard: Shard) -> Weight:
     """Sealed segments come at the end and go at the front: what was added up once stays so.
 
-    Unless one was rewritten; how often that was is asked before their sizes are.
+    Unless one was replaced; how often that was is asked before their sizes are.
     """
     turn, sealed, (first, count, total, known) = shard.rewritten, shard.sealed, shard.weighed
     if not sealed or sealed[0] is not first or count > len(sealed) or known != turn:
-        count = total = 0
-    total += sum(segment.size for segment in sealed[count:])
+        count, total = 0, Weight(0, 0)
+    total = Weight(
+        total.all + sum(segment.size for segment in sealed[count:]),
+        total.here + sum(segment.local_size for segment in sealed[count:]),
+    )
     shard.weighed = (sealed[0] if sealed else None, len(sealed), total, turn)
     return total

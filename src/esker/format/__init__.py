@@ -6,6 +6,7 @@ values it makes the bytes. What to do about a damaged frame is decided further u
     frame.py      the container: a 64-byte header and a body, and how a scan ends
     columns.py    the body of a data frame: Arrow buffers, 8-byte aligned
     segment.py    the header of a segment, the footer and trailer of a sealed one
+    place.py      what stays of a segment that was moved to a cold store
     journal.py    redo entries
     state.py      the two-slot state page of a shard
     marks.py      deleted records, as bitmaps

@@ -38,7 +38,7 @@ _LINES: Final[dict[int, tuple[str, ...]]] = {
     10: ("maps", "unmaps", "mapped_bytes", "mapped_files", "remaps", "map_evictions"),
     13: ("sequence", "next_visible", "visible_segment", "visible_position", "durable",
          "writer_pid", "segments_generation", "next_issued"),
-    14: ("boot_high", "boot_low", "topic", "shard"),
+    14: ("boot_high", "boot_low", "topic", "shard", "segments_replaced"),
 }  # fmt: skip
 
 WORD: Final[dict[str, int]] = {

@@ -45,7 +45,8 @@ MARK: Final = 3  # no body: carries a synced position, written by a clean close
 FOOTER: Final = 4  # the frame directory, last frame of a sealed segment
 HOLE: Final = 5  # zeros: records were damaged here, and a repair has declared them lost
 DELETION: Final = 6  # bitmaps of deleted records; in a file of its own, see marks.py
-KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE, DELETION))
+PLACE: Final = 7  # JSON: where the rest of a sealed segment lies, see place.py
+KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE, DELETION, PLACE))
 
 # codecs
 PLAIN: Final = 0

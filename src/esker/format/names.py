@@ -25,6 +25,10 @@ numbers.
                 00000000000000000000-00000000000000081920-HEX.parquet
                 _HEX.parquet.tmp             one that is being made
 
+    COLD/STORE/00000012/0003/                segments of topic 12, shard 3, that were moved; STORE
+                                             is the id of their store, COLD a directory or URL
+        00000004-00000000000000000000.seg-HASH-HEX     with the hash of its bytes, and at random
+
 The names in an archive are for other programs to read, who take what begins with _ as hidden.
 """
 
@@ -62,6 +66,10 @@ _COMMIT = re.compile(r"([0-9a-f]{32})-(\d{20})\.commit", re.ASCII)
 _STAGED = re.compile(r"([0-9a-f]{16})[0-9a-f]{16}\.staged", re.ASCII)
 _ARCHIVED = re.compile(r"(\d{20,})-(\d{20,})-[0-9a-f]{16}\.parquet", re.ASCII)
 _ARCHIVING = re.compile(r"_[0-9a-f]{16}\.parquet\.tmp", re.ASCII)
+_COLD = re.compile(
+    r"([0-9a-f]{32})/(\d{8,})/(\d{4,})/((\d{8,})-(\d{20})\.seg)-[0-9a-f]{16}-[0-9a-f]{16}(\.tmp)?",
+    re.ASCII,
+)
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 
 
@@ -119,6 +127,36 @@ def parse_tags(name: str) -> SegmentName | None:
     """The sealed segment that an index is of."""
     found = _TAGS.fullmatch(name)
     return SegmentName(int(found[1]), int(found[2]), True) if found else None
+
+
+class ColdName(NamedTuple):
+    """What the key of a segment in a cold store says."""
+
+    store: str  # its id, as hex
+    topic: int
+    shard: int
+    segment: SegmentName
+
+
+def cold_prefix(store: bytes, topic: int | None = None, number: int = 0) -> str:
+    """What the keys of a store begin with, or those of a shard."""
+    if topic is None:
+        return f"{store.hex()}/"
+    return f"{store.hex()}/{topic:08d}/{shard(number)}/"
+
+
+def cold(prefix: str, file: str, file_hash: int, token: bytes) -> str:
+    """The key of a segment in a cold store; 8 random bytes, so that none is ever used twice."""
+    return f"{prefix}{file}-{file_hash:016x}-{token.hex()}"
+
+
+def parse_cold(key: str) -> ColdName | None:
+    """What a key says, also of one that is being written."""
+    found = _COLD.fullmatch(key)
+    if found is None:
+        return None
+    segment_name = SegmentName(int(found[5]), int(found[6]), True)
+    return ColdName(found[1], int(found[2]), int(found[3]), segment_name)
 
 
 def deletions(number: int) -> str:

@@ -11,7 +11,8 @@
     scan.py       walks frames and says how the walk ended: clean, torn, corrupt
     merge.py      many small frames into few large ones
     blank.py      a sealed segment once more, without what its deleted records held
-    maps.py       mapped sealed files, least recently used let go first
+    maps.py       mapped sealed files, least recently used let go first; fetched ones, too
+    cold.py       the door to cold stores: directories, and object stores by way of pyarrow
     journal.py    the redo journals
     catalog.py    the identity file, the list of topics, replaced atomically
     archive.py    Parquet files beside the log, and the manifest that says which of them count

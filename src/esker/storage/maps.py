@@ -4,7 +4,11 @@ A mapping is made when a segment is first read, and dropped from the cache when 
 bytes passes the bound. Dropping is safe at any time: buffers that were handed out keep their
 mapping alive, and it is unmapped when the last of them is gone. Sealed files are never truncated
 or written again, so a mapping can never turn into SIGBUS. One may be replaced by a smaller one that
-says the same of all that is left (see engine/rewriting.py): who has the old one goes on with it.
+says the same of all that is left (see engine/rewriting.py, engine/tiering.py): who has the old one
+goes on with it.
+
+Of a segment that lies in a cold store a stub is mapped, and what it stands for is kept in memory,
+up to a bound of its own. It is fetched once, however many ask for it at the same time.
 """
 
 from __future__ import annotations
@@ -13,23 +17,119 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
+from esker.errors import ColdUnavailable
+from esker.format.place import Place
+from esker.options import COLD_CACHE_BYTES
+from esker.storage.cold import ColdStore, cold_store, fetch
 from esker.storage.files import Files, size_if_there
+
+TAIL = 32  # bytes at the end of a sealed file: its trailer, with the hash of the rest
 
 
 class Mapping:
     """A mapped file, and the frames of it that were decoded; both go together."""
 
-    __slots__ = ("data", "decoded")
+    __slots__ = ("data", "decoded", "tail")
 
     def __init__(self, data: Any) -> None:
         self.data = data
+        self.tail = bytes(data[-TAIL:])  # tells it from what may have its name later
         self.decoded: dict[int, Any] = {}
+
+
+class Fetched:
+    """A bounded cache of segments from cold stores, shared by all readers of a store.
+
+    What was fetched last stays whatever its size, or reading it would fetch it again and again.
+    """
+
+    def __init__(self, files: Files, limit_bytes: int, root: str = "") -> None:
+        self.root = root  # where all of it is now, whatever stubs say; "" for where they say
+        self._files = files
+        self._limit = limit_bytes
+        self._lock = threading.Lock()  # guards everything below
+        self._stores: dict[str, ColdStore] = {}
+        self._held: OrderedDict[str, Mapping] = OrderedDict()  # by key
+        self._gates: dict[str, threading.Lock] = {}  # by key: held by who fetches it
+        self.bytes = 0
+        self.fetched = 0
+        self.hits = 0
+
+    def store(self, root: str) -> ColdStore:
+        """The cold store that is to be asked for what a stub says lies at a root."""
+        root = self.root or root
+        with self._lock:
+            found = self._stores.get(root)
+            if found is None:
+                found = self._stores[root] = cold_store(self._files, root)
+            return found
+
+    def get(self, place: Place) -> Mapping:
+        """The whole segment that a stub stands for."""
+        with self._lock:
+            gate = self._gates.setdefault(place.key, threading.Lock())
+            found = self._known(place.key)
+        if found is not None:
+            return found
+        with gate:
+            try:
+                with self._lock:
+                    found = self._known(place.key)
+                return found or self._keep(place.key, self._fetch(place))
+            finally:
+                with self._lock:
+                    self._gates.pop(place.key, None)
+
+    def _fetch(self, place: Place) -> Any:
+        """From where it is to be now, else from where it was put."""
+        try:
+            return fetch(self.store(place.root), place)
+        except ColdUnavailable as problem:
+            if not problem.missing or self.root in ("", place.root):
+                raise
+            return fetch(cold_store(self._files, place.root), place)
+
+    def _known(self, key: str) -> Mapping | None:
+        found = self._held.get(key)
+        if found is not None:
+            self._held.move_to_end(key)
+            self._gates.pop(key, None)
+            self.hits += 1
+        return found
+
+    def _keep(self, key: str, data: Any) -> Mapping:
+        made = Mapping(data)
+        with self._lock:
+            self.fetched += 1
+            self._held[key] = made
+            self.bytes += len(data)
+            while self.bytes > self._limit and len(self._held) > 1:
+                _, old = self._held.popitem(last=False)
+                self.bytes -= len(old.data)
+        return made
+
+    def drop(self, key: str) -> None:
+        """Let a segment go that lies here again, or is gone."""
+        with self._lock:
+            old = self._held.pop(key, None)
+            if old is not None:
+                self.bytes -= len(old.data)
+
+    def renew(self) -> None:
+        """In a forked child: whoever was in here is not in the child."""
+        self._lock, self._gates = threading.Lock(), {}
+
+    def clear(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self.bytes = 0
 
 
 class Maps:
     """A bounded cache of mappings, shared by all readers of a store."""
 
-    def __init__(self, files: Files, limit_bytes: int) -> None:
+    def __init__(self, files: Files, limit_bytes: int, cold: Fetched | None = None) -> None:
+        self.cold = cold or Fetched(files, COLD_CACHE_BYTES)
         self._files = files
         self._limit = limit_bytes
         self._lock = threading.Lock()  # guards everything below
@@ -95,8 +195,10 @@ class Maps:
     def renew(self) -> None:
         """In a forked child: whoever was in here is not in the child."""
         self._lock = threading.Lock()
+        self.cold.renew()
 
     def clear(self) -> None:
+        self.cold.clear()
         with self._lock:
             self._maps.clear()
             self.bytes = 0

@@ -7,7 +7,12 @@ be damaged, the directory is rebuilt from the frames, and `rebuilt` says why.
 A segment may be replaced by one that lacks what was deleted (see engine/rewriting.py): same rows,
 same times, other positions. So a directory is used only with the bytes that it was loaded from:
 whoever reads takes both at once, by `inside`. Which of the two files a directory belongs to is told
-by its size, for what comes later is always smaller. What else a footer says holds for both.
+by its size and its last bytes, which have its hash. What else a footer says holds for both.
+
+Or by a *stub*, which says where the whole file lies (format/place.py, engine/tiering.py). Header
+and footer come from the stub then, and what needs frames is given the bytes of the whole file,
+fetched when they are first asked for. Should a cold store not have them, the stub is looked at once
+more: it may have been replaced since, by the segment itself.
 """
 
 from __future__ import annotations
@@ -16,29 +21,34 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from esker.errors import Corruption, FormatTooNew
+from esker.errors import ColdUnavailable, Corruption, FormatTooNew
 from esker.format import frame, names
 from esker.format import segment as fmt
 from esker.format.checksum import checksum
 from esker.format.columns import Columns
 from esker.format.frame import HEADER_SIZE, Header
+from esker.format.place import Place, find_place
 from esker.format.segment import Footer, SegmentHeader
 from esker.options import FRAME_JOIN_BELOW
 from esker.storage import merge, scan
+from esker.storage.files import Files
 from esker.storage.maps import Mapping, Maps
 from esker.storage.segment import Directory, cut, time_range, time_row
 
 DECODED_MAX: Final = 1024  # decoded frames kept a mapping; they hold pointers, not data
+HEAD_BYTES: Final = 4096  # of a stub: header, CONFIG and PLACE are in them
 
 
 class Inside(NamedTuple):
     """What a sealed file says of itself."""
 
     size: int  # of the file
+    tail: bytes  # the last bytes of it
     header: SegmentHeader
     footer: Footer
     verified: bytearray  # one byte a frame: whether its checksum was found right
     rebuilt: str = ""  # why the directory had to be rebuilt, if it had
+    place: Place | None = None  # where the whole file lies, if this is a stub
 
 
 class SealedSegment:
@@ -50,11 +60,13 @@ class SealedSegment:
     def __init__(self, path: str, name: names.SegmentName) -> None:
         self.path = path
         self.name = name
-        self.size = 0  # of the file; known to who sealed it
+        self.size = 0  # of the whole segment, wherever it lies; known to who sealed it
+        self.local_size = 0  # of the file that is here
+        self.pinned = False  # it was brought back by hand, and is to stay
         self.weighed = 0  # how many deleted rows it had when it was last looked at, or rewritten
         self._header: SegmentHeader | None = None
         self._inside: Inside | None = None
-        self._told: Inside | None = None
+        self._shown: Inside | None = None
         self._maps: Maps | None = None
         self._owner: fmt.Owner | None = None
 
@@ -62,7 +74,7 @@ class SealedSegment:
     def known(cls, header: SegmentHeader, path: str, size: int) -> SealedSegment:
         segment = cls(path, names.SegmentName(header.segment, header.base, True))
         segment._header = header
-        segment.size = size
+        segment.size = segment.local_size = size
         return segment
 
     def attach(self, maps: Maps, owner: fmt.Owner | None = None) -> SealedSegment:
@@ -74,12 +86,12 @@ class SealedSegment:
     @property
     def header(self) -> SegmentHeader:
         if self._header is None:
-            self._header = self.inside()[1].header
+            self._header = self.local()[1].header
         return self._header
 
     @property
     def footer(self) -> Footer:
-        known = self._inside or self.inside()[1]
+        known = self._inside or self.local()[1]
         return known.footer
 
     @property
@@ -99,39 +111,82 @@ class SealedSegment:
     def rows(self) -> int:
         return self.footer.records
 
+    @property
+    def place(self) -> Place | None:
+        """Where the whole segment lies, if not here."""
+        return self.local()[1].place
+
     def data(self) -> Any:
+        """The bytes of the file that is here, a stub's if it is one."""
         assert self._maps is not None, "a sealed segment is read through a map cache"
         return self._maps.get(self.path).data
 
     def inside(self) -> tuple[Any, Inside]:
-        """The bytes of the file, and what they say: never those of one with the other's."""
+        """The bytes of the segment, and what they say: never those of one with the other's."""
         mapping, inside = self._look()
         return mapping.data, inside
 
-    def _look(self) -> tuple[Mapping, Inside]:
+    def local(self) -> tuple[Mapping, Inside]:
+        """The file that is here, which may be a stub, and what it says."""
         assert self._maps is not None, "a sealed segment is read through a map cache"
         mapping, inside = self._maps.get(self.path), self._inside
-        if inside is None or inside.size != len(mapping.data):
-            inside = self._inside = self._load(mapping.data)
+        if inside is None or inside.size != len(mapping.data) or inside.tail != mapping.tail:
+            inside = self._inside = self._load(mapping)
         return mapping, inside
+
+    def _look(self) -> tuple[Mapping, Inside]:
+        """The segment, wherever it lies."""
+        while True:
+            mapping, inside = self.local()
+            if inside.place is None:
+                return mapping, inside
+            try:
+                return self._fetch(inside.place), inside
+            except (ColdUnavailable, Corruption) as problem:
+                if not self._moved(inside):
+                    raise self._told(problem, inside.footer.records) from problem
+
+    def _fetch(self, place: Place) -> Mapping:
+        assert self._maps is not None
+        return self._maps.cold.get(place)
+
+    def _moved(self, inside: Inside) -> bool:
+        """Whether the file that is here is another one by now."""
+        assert self._maps is not None
+        self._maps.drop(self.path)
+        return self.local()[1].place != inside.place
+
+    def _told(self, problem: ColdUnavailable | Corruption, rows: int) -> Exception:
+        """What a cold store did, with the offsets that it stands for."""
+        first, last = self.base, self.base + rows - 1
+        if isinstance(problem, Corruption):
+            return Corruption(problem.reason, path=problem.path, first=first, last=last)
+        return ColdUnavailable(
+            f"offsets {first}..{last}: {problem}",
+            root=problem.root, key=problem.key, missing=problem.missing,
+        )  # fmt: skip
 
     def _show(self) -> tuple[Mapping, Inside]:
         """The same for who shows records: another file may lack what was deleted meanwhile."""
         mapping, inside = self._look()
-        if inside is not self._told:
+        if inside is not self._shown:
             if self.looked is not None:
                 self.looked()
-            self._told = inside
+            self._shown = inside
         return mapping, inside
 
-    def replaced(self, size: int) -> None:
-        """The file was replaced by a smaller one that says the same of all that is there."""
+    def replaced(self, local_size: int, size: int = 0) -> None:
+        """The file was replaced by one that says the same of all that is there.
+
+        `size` is that of the whole segment, where the file is but a stub.
+        """
         assert self._maps is not None
         self._maps.drop(self.path)
-        self.size = size
+        self.size, self.local_size = size or local_size, local_size
         self._inside = None
 
-    def _load(self, data: Any) -> Inside:
+    def _load(self, mapping: Mapping) -> Inside:
+        data = mapping.data
         header = fmt.decode_header(bytes(data[: fmt.HEADER_SIZE]))
         if isinstance(header, str):
             if header.startswith("version"):
@@ -140,10 +195,16 @@ class SealedSegment:
         wrong = fmt.misplaced(header, *self.name[:2], self._owner)
         if wrong:
             raise Corruption(wrong, path=self.path, position=0)
+        place = find_place(data, header.salt)
         footer, rebuilt = read_footer(data, header.salt), ""
+        if isinstance(footer, str) and place is not None:  # the whole segment has it, too
+            rebuilt = footer
+            data = self._fetch(place).data
+            footer = read_footer(data, header.salt)
         if isinstance(footer, str):
             rebuilt, footer = footer, self._rebuild(data, header, footer)
-        return Inside(len(data), header, footer, bytearray(len(footer.positions)), rebuilt)
+        verified = bytearray(len(footer.positions))
+        return Inside(len(mapping.data), mapping.tail, header, footer, verified, rebuilt, place)
 
     def _rebuild(self, data: Any, header: SegmentHeader, reason: str) -> Footer:
         """A damaged footer costs a walk over the frames, not the data."""
@@ -272,6 +333,20 @@ class SealedSegment:
             row = time_row(self, at, footer.first_rows, frames, timestamp, stop)
             if self.footer is footer:  # else frames begin at other rows now, and some were missed
                 return row
+
+
+def sizes_of(files: Files, path: str) -> tuple[int, int]:
+    """The size of a sealed segment, and of its file here, which is another if that is a stub."""
+    file = files.open(path, "r")
+    try:
+        local, data = file.size(), file.read(0, HEAD_BYTES)
+        header = fmt.decode_header(data[: fmt.HEADER_SIZE])
+        if isinstance(header, str):
+            return local, local
+        place = find_place(data, header.salt)
+    finally:
+        file.close()
+    return (local if place is None else place.size), local
 
 
 class MappedFile:

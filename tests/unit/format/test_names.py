@@ -33,6 +33,18 @@ def test_other_names_read_back_too(number: int) -> None:
     assert names.parse_commit(names.commit("ab" * 16, number)) == ("ab" * 16, number)
 
 
+@given(NUMBER, st.integers(0, 9999), NUMBER, OFFSET)
+def test_a_key_in_a_cold_store_is_read_back(topic: int, shard: int, number: int, base: int) -> None:
+    prefix = names.cold_prefix(bytes(range(16)), topic, shard)
+    assert prefix.startswith(names.cold_prefix(bytes(range(16))))
+    key = names.cold(prefix, names.segment(number, base, sealed=True), 7, bytes(8))
+    told = names.ColdName(bytes(range(16)).hex(), topic, shard, SegmentName(number, base, True))
+    assert names.parse_cold(key) == told
+    assert names.parse_cold(key + names.TEMPORARY) == told
+    for other in (key[1:], key + "x", "/" + key, key.replace(".seg", ".log")):
+        assert names.parse_cold(other) is None
+
+
 @given(st.lists(st.tuples(NUMBER, OFFSET), unique_by=lambda pair: pair[0], max_size=8))
 def test_segments_sort_by_number_whatever_its_width(pairs: list[tuple[int, int]]) -> None:
     found = sorted(
