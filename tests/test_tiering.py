@@ -348,14 +348,15 @@ def test_a_sweep_takes_what_no_stub_names_and_nothing_else(
     for path in strangers:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(b"not ours")
+    strangers += [folder / f"00000099-{7:020d}.seg-{'0' * 16}-{'0' * 16}"]  # nobody knows it
+    strangers[-1].write_bytes(b"from where?")
     orphans = [
         folder / (whole[0].name[:-16] + "0" * 16),
         folder / (whole[1].name[:-16] + "0" * 16 + ".tmp"),
-        folder / f"00000099-{7:020d}.seg-{'0' * 16}-{'0' * 16}",
-    ]  # fmt: skip
+    ]
     for path in orphans:
         path.write_bytes(b"left")
-    assert tiering.sweep(shard) == 3
+    assert tiering.sweep(shard) == 2
     assert cold_files(tmp_path) == sorted([*whole, *strangers])
     assert names.parse_cold(key) is not None
     assert values(topic) == list(range(50))
@@ -387,6 +388,27 @@ def test_a_sweep_takes_nothing_of_what_cannot_be_told(tmp_path: Path) -> None:
         assert cold_files(tmp_path) == whole
         with pytest.raises(esker.Corruption):
             list(store["t"].read(10))
+
+
+def test_a_sweep_leaves_what_may_be_the_last_of_a_segment_whose_stub_is_missing(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        store.tier("t", "cold")
+    whole = cold_files(tmp_path)
+    stubs = sorted((tmp_path / "store").rglob("*.seg"))
+    kept = stubs[1].read_bytes()
+    stubs[1].unlink()
+    with opened(tmp_path) as store:
+        store["t"].append(b"50 ")
+        assert tiering.sweep(store["t"]._shards[0]) == 0
+    assert cold_files(tmp_path) == whole
+    stubs[1].write_bytes(kept)  # somebody has found it again
+    with opened(tmp_path) as store:
+        assert values(store["t"]) == list(range(51))
+        store["t"].delete(30)
+        assert tiering.sweep(store["t"]._shards[0]) == 3
 
 
 def test_a_damaged_footer_of_a_stub_is_taken_from_the_segment(tmp_path: Path) -> None:

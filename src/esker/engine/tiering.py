@@ -21,7 +21,8 @@ the store waits for an exchange, and for nothing else: a move that comes back la
 closed and leaves an orphan.
 
 A sweep goes by the files, and where they leave a doubt it takes nothing: of a segment that cannot
-be read, that lies in quarantine, or whose bringing back may not be durable.
+be read, that lies in quarantine, whose bringing back may not be durable, or whose file is missing
+although nothing says that it was evicted or deleted: what is there may be all that is left of it.
 """
 
 from __future__ import annotations
@@ -276,7 +277,7 @@ def _sweep(shard: Shard, store: ColdStore) -> int:
 
 
 def _orphans(shard: Shard, keys: Sequence[str]) -> list[str]:
-    there = {name for name in list_segments(shard.files, shard.folder) if name.sealed}
+    there = list_segments(shard.files, shard.folder)
     aside = "\n".join(shard.context.files.list(join(shard.context.root, names.QUARANTINE)))
     place = f"{names.TOPICS}-{names.topic(shard.entry.id)}-{names.shard(shard.number)}-"
     named: dict[names.SegmentName, set[str] | None] = {}
@@ -291,12 +292,21 @@ def _orphans(shard: Shard, keys: Sequence[str]) -> list[str]:
         if place + file in aside:
             continue
         if told.segment not in named:
-            here = told.segment in there
-            named[told.segment] = _needed(shard, told.segment, file) if here else set()
+            if told.segment in there:
+                named[told.segment] = _needed(shard, told.segment, file)
+            else:
+                named[told.segment] = set() if _is_gone(shard, told.segment, there) else None
         needed = named[told.segment]
         if needed is not None and key not in needed:
             orphans.append(key)
     return orphans
+
+
+def _is_gone(shard: Shard, name: names.SegmentName, there: Sequence[names.SegmentName]) -> bool:
+    """Whether a segment that is not there lay below the beginning of the shard: before one that
+    begins there, or below."""
+    later = [each.base for each in there if each.segment > name.segment]
+    return bool(later) and min(later) <= shard.earliest
 
 
 def _needed(shard: Shard, name: names.SegmentName, file: str) -> set[str] | None:
