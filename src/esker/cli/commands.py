@@ -15,7 +15,7 @@ from esker.errors import NotAStore
 from esker.format import names
 from esker.records import Gap, Record
 from esker.storage.catalog import CatalogFile, load_identity
-from esker.storage.files import SYSTEM_FILES, absolute, join
+from esker.storage.files import SYSTEM_FILES, absolute, join, size_of
 from esker.upkeep.report import size_text
 
 
@@ -97,12 +97,7 @@ def _on_disk(root: str, topic: int, shard: int) -> tuple[int, int]:
     """How many segments a shard has, and their bytes."""
     folder = join(root, names.TOPICS, names.topic(topic), names.shard(shard))
     segments = [name for name in SYSTEM_FILES.list(folder) if names.parse_segment(name) is not None]
-    size = 0
-    for name in segments:
-        file = SYSTEM_FILES.open(join(folder, name), "r")
-        size += file.size()
-        file.close()
-    return len(segments), size
+    return len(segments), sum(size_of(SYSTEM_FILES, join(folder, name)) for name in segments)
 
 
 def _print_topic(topic: dict[str, Any]) -> None:

@@ -44,7 +44,16 @@ from esker.format import names
 from esker.format.archive import ArchivedFile, Manifest
 from esker.format.checksum import Hasher, checksum
 from esker.format.columns import HEADER_TYPE
-from esker.storage.files import File, Files, Holder, base_name, join, parent, replace_file
+from esker.storage.files import (
+    File,
+    Files,
+    Holder,
+    base_name,
+    content_of,
+    join,
+    parent,
+    replace_file,
+)
 
 ROW_GROUP_BYTES: Final = 32 << 20
 OPEN_DAYS: Final = 16  # files that are written side by side; further days wait in memory
@@ -94,7 +103,7 @@ class Archive:
                 )  # fmt: skip
             if not orphans:
                 return None
-        found = fmt.decode(_content(self._files, path))
+        found = fmt.decode(content_of(self._files, path))
         if isinstance(found, Manifest):
             return found
         if found.startswith("version"):
@@ -271,14 +280,6 @@ def _hash(file: File, size: int) -> str:
     for position in range(0, size, PIECE):
         hasher.update(file.read(position, min(PIECE, size - position)))
     return f"{hasher.digest():016x}"
-
-
-def _content(files: Files, path: str) -> bytes:
-    file = files.open(path, "r")
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
 
 
 # ---- making files ----------------------------------------------------------------------------

@@ -17,11 +17,11 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from esker.errors import ColdUnavailable, StorageError
+from esker.errors import ColdUnavailable
 from esker.format.place import Place
 from esker.options import COLD_CACHE_BYTES
 from esker.storage.cold import ColdStore, cold_store, fetch
-from esker.storage.files import Files
+from esker.storage.files import Files, size_if_there
 
 TAIL = 32  # bytes at the end of a sealed file: its trailer, with the hash of the rest
 
@@ -183,18 +183,8 @@ class Maps:
         """
         with self._lock:
             mapped = self._maps.get(path)
-        if mapped is not None and self._size(path) != len(mapped.data):
+        if mapped is not None and size_if_there(self._files, path) != len(mapped.data):
             self.drop(path)
-
-    def _size(self, path: str) -> int:
-        try:
-            file = self._files.open(path, "r")
-        except StorageError:
-            return -1
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _pop(self, path: str) -> None:
         old = self._maps.pop(path, None)
