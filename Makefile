@@ -86,7 +86,7 @@ bench-spark: setup
 	@$(BIN)/python -m bench.spark
 
 lock:
-	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group spark \
+	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group objects --group spark \
 		--group bench --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements.lock

@@ -1,4 +1,4 @@
-"""Appending: one by one, in batches, as Arrow. All of it to the page cache.
+"""Appending: one by one, in batches, as Arrow, compressed. All of it to the page cache.
 
 The sizes stay below `max_unflushed_bytes`, above which Esker makes the caller wait for the disk: it
 is the software that is compared here, and the disk below.
@@ -6,16 +6,22 @@ is the software that is compared here, and the disk below.
 
 from __future__ import annotations
 
+import json
+import random
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+import esker
 from bench.measure import Goal, Row
 from bench.peers import COMMIT_EVERY
-from bench.setting import NS, Setting, in_batches, per, random_values
-from bench.subject import Esker, Raw
+from bench.setting import MB, NS, SEED, Setting, in_batches, per, random_values
+from bench.subject import TOPIC, Esker, Raw
 
 MANY = 1_000
 ARROW_ROWS = 10_000
@@ -81,3 +87,71 @@ def _bytes_on_disk(setting: Setting, batches: list[Any]) -> int:
         written = store.topic.counters()["total_bytes"]
     setting.drop(path)
     return int(written)
+
+
+def compressed(setting: Setting) -> Iterator[Row]:
+    """JSON telemetry with zstd and without, in turns; and what is left of each when sealed."""
+    count = setting.size(1_000_000, 5_000)
+    values = telemetry(count)
+    batches = in_batches(values, MANY)
+    topics = {Esker.name: "zstd", "none": "none"}
+    also = {
+        name: setting.contender(
+            name, lambda store: store.append_many(batches),
+            open_store=partial(Esker, compression=codec),
+        )
+        for name, codec in topics.items()
+    }  # fmt: skip
+    seconds = setting.compare(lambda store: None, repeats=5, columns=(), also=also)
+    yield Row(
+        f"append_many of {MANY:,} with zstd, JSON telemetry",
+        per(count, seconds, NS),
+        (Goal.times_faster(0.4, than="none"),),
+        details={"records": count, "bytes_per_record": sum(map(len, values)) // count},
+    )
+    sealed = {name: _sealed(setting, batches, codec) for name, codec in topics.items()}
+    yield Row(
+        "the same, sealed",
+        {name: size / MB for name, (size, _) in sealed.items()},
+        (Goal.times_faster(5, than="none"),),
+        unit="MB",
+        details={f"seconds to seal, {name}": round(took, 2) for name, (_, took) in sealed.items()},
+    )
+
+
+def telemetry(count: int) -> list[bytes]:
+    """What a thousand devices say of themselves: the same fields every time, other numbers."""
+    chance = random.Random(SEED)
+    return [
+        json.dumps(
+            {
+                "device": f"sensor-{chance.randrange(1000):04}",
+                "site": chance.choice(("north", "south", "harbour")),
+                "at": f"2026-11-15T12:{number // 60000 % 60:02}:{number // 1000 % 60:02}"
+                f".{number % 1000:03}Z",
+                "temperature": round(chance.gauss(21, 3), 2),
+                "humidity": round(chance.uniform(30, 60), 1),
+                "battery": chance.randrange(20, 100),
+                "status": "ok" if chance.random() < 0.99 else "degraded",
+                "firmware": "4.12.0",
+            }
+        ).encode()
+        for number in range(count)
+    ]
+
+
+def _sealed(setting: Setting, batches: list[Any], codec: str) -> tuple[int, float]:
+    """The bytes of all sealed segments, which end at the same records with any codec, and how
+    long sealing took."""
+    path = setting.fresh(codec)
+    rows = max(MANY, sum(map(len, batches)) // 20)
+    with esker.open(path, background=False) as store:
+        topic = store.create(TOPIC, compression=codec, segment_records=rows)
+        for batch in batches:
+            topic.append_many(batch)
+        start = time.perf_counter()
+        store.tick()
+        took = time.perf_counter() - start
+    sizes = [found.stat().st_size for found in Path(path).rglob("*.seg")]
+    setting.drop(path)
+    return sum(sizes), took

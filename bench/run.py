@@ -43,6 +43,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "open": recovery.clean_open,
     "growth": scale.growth,
     "memory": scale.memory,
+    "zstd": append.compressed,
     "delete": life.delete_by_tag,
     "evict": life.evict,
 }

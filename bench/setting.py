@@ -97,6 +97,7 @@ def per(count: int, figures: Mapping[str, Figure], unit: float) -> dict[str, Fig
 
 
 NS, US, MS = 1e-9, 1e-6, 1e-3
+MB = 10**6
 
 
 def expect(found: Tally, records: int, size_bytes: int = VALUE_BYTES) -> None:

@@ -37,6 +37,8 @@ EXPECTED = [
     ("append one by one, with 1 segment behind it", "ns/record", 0),
     ("append one by one, with 10 segments behind it", "ns/record", 1),
     (r"[\d.]+ GB read end to end: resident growth", "MB", 1),
+    ("append_many of 1,000 with zstd, JSON telemetry", "ns/record", 1),
+    ("the same, sealed", "MB", 1),
     (r"delete [\d,]+ of [\d,]+ records by tag, durably", "ms", 1),
     (r"evict [\d,]+ segments", "s", 1),
     (r"append\(wait=True\), 99th of a hundred, meanwhile", "µs", 1),

@@ -19,7 +19,7 @@ import msgspec
 
 import esker
 from esker.cli.demo_producer import EVENTS, ORDERS, authentic, digest, maker
-from esker.storage.files import SYSTEM_FILES, join
+from esker.storage.files import SYSTEM_FILES, content_of, join
 
 
 class Ack(NamedTuple):
@@ -58,11 +58,7 @@ def read_acks(folder: str) -> dict[tuple[str, int], list[Ack]]:
     for name in sorted(SYSTEM_FILES.list(folder)):
         if not name.endswith(".acks"):
             continue
-        file = SYSTEM_FILES.open(join(folder, name), "r")
-        try:
-            data = file.read(0, file.size())
-        finally:
-            file.close()
+        data = content_of(SYSTEM_FILES, join(folder, name))
         whole, _, _ = data.rpartition(b"\n")  # a line without an end was never finished
         for line in whole.decode().splitlines():
             topic, shard, first, count, hashed = line.split(" ")

@@ -36,7 +36,7 @@ from esker.format.checksum import fingerprint
 from esker.format.columns import Body, Columns
 from esker.format.commit import Commit, Ticket
 from esker.format.segment import SegmentHeader
-from esker.storage.files import Files, Holder, join, replace_file
+from esker.storage.files import Files, Holder, content_of, join, replace_file
 from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import compression_of
@@ -245,11 +245,7 @@ def _listed(files: Files, folder: str) -> list[tuple[str, int]]:
 
 def _read(context: Context, mark: str, sequence: int) -> Commit:
     path = join(context.root, names.STAGING, names.commit(mark, sequence))
-    file = context.files.open(path, "r")
-    try:
-        data = file.read(0, min(file.size(), fmt.HEADER_SIZE + fmt.BODY_BYTES_MAX))
-    finally:
-        file.close()
+    data = content_of(context.files, path, fmt.HEADER_SIZE + fmt.BODY_BYTES_MAX)
     found = fmt.decode(data, context.store)
     if isinstance(found, str):
         if found.startswith("version"):

@@ -27,7 +27,7 @@ from esker.format.segment import HEADER_SIZE, misplaced
 from esker.format.state import Losses, State
 from esker.storage import marks, scan
 from esker.storage.counters import Counters, Published
-from esker.storage.files import join
+from esker.storage.files import join, size_of
 from esker.storage.log import LogSegment, open_log
 from esker.storage.marks import Marks
 from esker.storage.sealed import SealedSegment
@@ -301,9 +301,8 @@ class Follower:
         sizes = []
         for name in found:
             if not name.sealed:
-                file = files.open(join(self.folder, names.segment(*name[:2], sealed=False)), "r")
-                sizes.append(file.size())
-                file.close()
+                log = join(self.folder, names.segment(*name[:2], sealed=False))
+                sizes.append(size_of(files, log))
         fingerprint = (tuple(found), tuple(sizes), self._hint())
         if fingerprint == self._seen:
             return

@@ -7,7 +7,7 @@ from esker.format import names
 from esker.format.segment import Owner, misplaced
 from esker.format.state import State
 from esker.storage import scan
-from esker.storage.files import Files, join
+from esker.storage.files import Files, join, size_of
 from esker.storage.log import LogSegment, open_log
 from esker.storage.maps import Maps
 from esker.storage.sealed import SealedSegment, sizes_of
@@ -85,12 +85,3 @@ def is_clean(files: Files, folder: str, state: State | None, *, ephemeral: bool)
         return False
     path = join(folder, names.segment(logs[-1].segment, logs[-1].base, sealed=False))
     return size_of(files, path) == state.end_position
-
-
-def size_of(files: Files, path: str) -> int:
-    """The size of a file in bytes."""
-    file = files.open(path, "r")
-    try:
-        return file.size()
-    finally:
-        file.close()

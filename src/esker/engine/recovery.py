@@ -41,7 +41,7 @@ from esker.format.state import State
 from esker.options import RESERVE_OFFSETS_MAX
 from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
-from esker.storage.files import Files, Holder, join
+from esker.storage.files import Files, Holder, join, size_of
 from esker.storage.log import LogSegment
 from esker.storage.marks import newest
 from esker.storage.marks import tidy as tidy_marks
@@ -282,11 +282,8 @@ def _finish_seal(
     context: Context, path: str, log: str, segment: names.SegmentName, say: Say
 ) -> None:
     """Both the log and the sealed file are there: the sealed one, if it is whole."""
-    file = context.files.open(path, "r")
-    try:
-        short = file.size() < segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
-    finally:
-        file.close()
+    least = segment_format.HEADER_SIZE + segment_format.TRAILER_SIZE
+    short = size_of(context.files, path) < least
     whole = not short and file_hash_matches(
         SealedSegment(path, segment).attach(context.maps).data()
     )

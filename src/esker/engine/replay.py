@@ -26,7 +26,7 @@ from esker.format.journal import Entry
 from esker.format.segment import SegmentHeader
 from esker.format.state import State
 from esker.storage import journal
-from esker.storage.files import File, Files, join
+from esker.storage.files import File, Files, content_of, join
 
 
 class Replay(NamedTuple):
@@ -70,6 +70,8 @@ def redo(
     that it never wrote, and the sync below would not write them either. Returns up to where each
     log is proven, and the journals that had something a log lacked.
     """
+    if not replays:
+        return {}, set()
     by_segment = {name.segment: name for name in list_segments(files, folder)}
     gone = _deleted(by_segment.values(), replays, state)
     touched: dict[str, File] = {}
@@ -171,8 +173,4 @@ def dismiss(
 
 
 def _holds_anything(files: Files, path: str) -> bool:
-    file = files.open(path, "r")
-    try:
-        return bool(file.read(0, file.size()).strip(b"\0"))
-    finally:
-        file.close()
+    return bool(content_of(files, path).strip(b"\0"))

@@ -16,6 +16,7 @@ from the CONFIG frame that every segment begins with.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -112,6 +113,7 @@ def decode_catalog(data: bytes, store: bytes) -> tuple[Catalog, int] | str:
     return f"catalog body cannot be read: {flaw}" if flaw else (catalog, generation)
 
 
+@lru_cache(maxsize=256)  # every segment that is made begins with it
 def encode_config(entry: TopicEntry) -> bytes:
     """The body of the CONFIG frame that every segment begins with."""
     return msgspec.json.encode(_written(entry))
@@ -152,6 +154,16 @@ def keeping_all(entry: TopicEntry) -> TopicEntry:
     return msgspec.structs.replace(entry, options=options)
 
 
+@lru_cache(maxsize=64)  # most topics of a store have the same
+def _wrong(options: TopicOptions) -> str:
+    """What is wrong with options that were read."""
+    try:
+        topic_options(**msgspec.structs.asdict(options))
+    except InvalidOption as problem:
+        return str(problem)
+    return ""
+
+
 def _flaw(entries: tuple[TopicEntry, ...]) -> str:
     """What no Esker can have written: the number of shards alone decides how much is opened."""
     for entry in entries:
@@ -159,9 +171,11 @@ def _flaw(entries: tuple[TopicEntry, ...]) -> str:
             return f"topic {entry.id}, epoch {entry.epoch}"
         try:
             topic_name(entry.name)
-            topic_options(**msgspec.structs.asdict(entry.options))
-        except (InvalidName, InvalidOption) as problem:
+        except InvalidName as problem:
             return str(problem)
+        wrong = _wrong(entry.options)
+        if wrong:
+            return wrong
     for kind, known in (("id", [e.id for e in entries]), ("name", [e.name for e in entries])):
         if len(set(known)) < len(known):
             return f"two topics of one {kind}"

@@ -110,7 +110,8 @@ def decode_slot(data: bytes) -> State | str:
     )  # fmt: skip
     (count,) = _CHECK.unpack_from(data, _LOSSES_AT)
     if (
-        not all(0 <= number < NUMBER_MAX for number in numbers)
+        min(numbers) < 0
+        or max(numbers) >= NUMBER_MAX
         or state.end_position >= 1 << 32
         or count > LOSSES_MAX
     ):

@@ -44,7 +44,17 @@ from esker.format import names
 from esker.format.archive import ArchivedFile, Manifest
 from esker.format.checksum import Hasher, checksum
 from esker.format.columns import HEADER_TYPE
-from esker.storage.files import File, Files, Holder, base_name, join, parent, replace_file
+from esker.storage.files import (
+    File,
+    Files,
+    Holder,
+    base_name,
+    content_of,
+    join,
+    parent,
+    replace_file,
+)
+from esker.storage.objects import is_url
 
 ROW_GROUP_BYTES: Final = 32 << 20
 OPEN_DAYS: Final = 16  # files that are written side by side; further days wait in memory
@@ -81,6 +91,10 @@ class Archive:
     def manifest_path(self) -> str:
         return join(self.folder, names.MANIFEST)
 
+    @property
+    def lock_path(self) -> str:
+        return join(self.folder, names.ARCHIVE_LOCK)
+
     def load(self) -> Manifest | None:
         """The manifest as it is now; None where nothing was archived."""
         path = self.manifest_path
@@ -94,7 +108,7 @@ class Archive:
                 )  # fmt: skip
             if not orphans:
                 return None
-        found = fmt.decode(_content(self._files, path))
+        found = fmt.decode(content_of(self._files, path))
         if isinstance(found, Manifest):
             return found
         if found.startswith("version"):
@@ -111,13 +125,14 @@ class Archive:
     def held(self, note: str = "") -> Iterator[None]:
         """Hold the lock of whoever archives this topic."""
         self._make_folder()
-        lock = self._files.lock(join(self.folder, names.ARCHIVE_LOCK), note)
+        lock = self._files.lock(self.lock_path, note)
         if isinstance(lock, Holder):
             who = f"process {lock.pid}" if lock.pid else "another process"
             since = f" since {lock.since}" if lock.since else ""
+            gone = f". If it is gone, delete {self.lock_path}" if is_url(self.root) else ""
             raise WriterBusy(
                 f"{who} is archiving topic {self.topic!r} to {self.root}{since}; "
-                "wait until it is done, nothing has to be done twice",
+                f"wait until it is done, nothing has to be done twice{gone}",
                 pid=lock.pid, since=lock.since,
             )  # fmt: skip
         try:
@@ -271,14 +286,6 @@ def _hash(file: File, size: int) -> str:
     for position in range(0, size, PIECE):
         hasher.update(file.read(position, min(PIECE, size - position)))
     return f"{hasher.digest():016x}"
-
-
-def _content(files: Files, path: str) -> bytes:
-    file = files.open(path, "r")
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
 
 
 # ---- making files ----------------------------------------------------------------------------

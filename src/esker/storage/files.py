@@ -473,6 +473,41 @@ def world_writable(path: str) -> bool:
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)
+    except OSError as problem:
+        return problem.errno != errno.ESRCH  # else it is there, and somebody else's
+    return pid > 0
+
+
+def size_of(files: Files, path: str) -> int:
+    """The size of a file in bytes."""
+    file = files.open(path, "r")
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def size_if_there(files: Files, path: str) -> int:
+    """The size of a file; -1 if it is gone, or cannot be looked at."""
+    try:
+        return size_of(files, path)
+    except StorageError:
+        return -1
+
+
+def content_of(files: Files, path: str, most: int = 1 << 62) -> bytes:
+    """The bytes of a file, or so many of them."""
+    file = files.open(path, "r")
+    try:
+        return file.read(0, min(file.size(), most))
+    finally:
+        file.close()
+
+
 def replace_file(files: Files, path: str, data: bytes) -> None:
     """Make `path` hold `data`, atomically and durably: tmp, sync, rename, sync the directory."""
     temporary = path + ".tmp"

@@ -32,7 +32,7 @@ from esker.format.checksum import checksum
 from esker.format.frame import padded
 from esker.format.journal import Entry, JournalHeader
 from esker.options import JOURNAL_BYTES_MIN
-from esker.storage.files import File, Files, Holder, Lock, join
+from esker.storage.files import File, Files, Holder, Lock, content_of, join
 
 
 class Redo(NamedTuple):
@@ -204,11 +204,7 @@ def dead_paths(files: Files, folder: str) -> list[str]:
 
 
 def _read(files: Files, path: str, store: bytes) -> DeadJournal:
-    file = files.open(path, "r")
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
+    data = content_of(files, path)
     header = fmt.decode_header(data[: fmt.HEADER_SIZE])
     if isinstance(header, str):
         if header.startswith("version"):

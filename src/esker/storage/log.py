@@ -25,7 +25,7 @@ from esker.format.frame import HEADER_SIZE, Header
 from esker.format.segment import Footer, SegmentHeader
 from esker.options import FRAME_BYTES_TARGET, FRAME_JOIN_BELOW, FRAME_MERGE_BELOW
 from esker.storage import merge, scan
-from esker.storage.files import File, Files, join, parent
+from esker.storage.files import File, Files, join, parent, size_of
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import (
     NO_COMPRESSION,
@@ -75,7 +75,7 @@ class LogSegment:
         """A new log with its header and CONFIG frame written, not yet synced."""
         path = join(folder, names.segment(header.segment, header.base, sealed=False))
         least = fmt.HEADER_SIZE + HEADER_SIZE + frame.padded(len(config))
-        if files.kind(path) and _size(files, path) <= least:
+        if files.kind(path) and size_of(files, path) <= least:
             files.unlink(path)  # of a creation that failed, and could not be undone either
         return cls.create_at(files, path, header, config)
 
@@ -414,14 +414,6 @@ class LogSegment:
 
     def close(self) -> None:
         self.file.close()
-
-
-def _size(files: Files, path: str) -> int:
-    file = files.open(path, "r")
-    try:
-        return file.size()
-    finally:
-        file.close()
 
 
 def open_log(files: Files, path: str, mode: Any = "rw") -> tuple[File, SegmentHeader | str]:

@@ -17,11 +17,11 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from esker.errors import ColdUnavailable, StorageError
+from esker.errors import ColdUnavailable
 from esker.format.place import Place
 from esker.options import COLD_CACHE_BYTES
 from esker.storage.cold import ColdStore, cold_store, fetch
-from esker.storage.files import Files
+from esker.storage.files import Files, size_if_there
 
 TAIL = 32  # bytes at the end of a sealed file: its trailer, with the hash of the rest
 
@@ -43,8 +43,8 @@ class Fetched:
     What was fetched last stays whatever its size, or reading it would fetch it again and again.
     """
 
-    def __init__(self, files: Files, limit_bytes: int, root: str = "") -> None:
-        self.root = root  # where all of it is now, whatever stubs say; "" for where they say
+    def __init__(self, files: Files, limit_bytes: int, place: str = "") -> None:
+        self.place = place  # where all of it is now, whatever stubs say; "" for where they say
         self._files = files
         self._limit = limit_bytes
         self._lock = threading.Lock()  # guards everything below
@@ -57,11 +57,11 @@ class Fetched:
 
     def store(self, root: str) -> ColdStore:
         """The cold store that is to be asked for what a stub says lies at a root."""
-        root = self.root or root
+        place = self.place or root
         with self._lock:
-            found = self._stores.get(root)
+            found = self._stores.get(place)
             if found is None:
-                found = self._stores[root] = cold_store(self._files, root)
+                found = self._stores[place] = cold_store(self._files, place)
             return found
 
     def get(self, place: Place) -> Mapping:
@@ -85,7 +85,7 @@ class Fetched:
         try:
             return fetch(self.store(place.root), place)
         except ColdUnavailable as problem:
-            if not problem.missing or self.root in ("", place.root):
+            if not problem.missing or problem.root == place.root:
                 raise
             return fetch(cold_store(self._files, place.root), place)
 
@@ -183,18 +183,8 @@ class Maps:
         """
         with self._lock:
             mapped = self._maps.get(path)
-        if mapped is not None and self._size(path) != len(mapped.data):
+        if mapped is not None and size_if_there(self._files, path) != len(mapped.data):
             self.drop(path)
-
-    def _size(self, path: str) -> int:
-        try:
-            file = self._files.open(path, "r")
-        except StorageError:
-            return -1
-        try:
-            return file.size()
-        finally:
-            file.close()
 
     def _pop(self, path: str) -> None:
         old = self._maps.pop(path, None)

@@ -19,7 +19,7 @@ from esker.errors import Corruption, FormatTooNew
 from esker.format import marks as fmt
 from esker.format import names
 from esker.format.marks import BITMAP, BLOCK, Blocks, Flaw, MarksHeader
-from esker.storage.files import File, Files, join
+from esker.storage.files import File, Files, content_of, join
 
 REWRITE_BYTES: Final = 1 << 20  # a file below this is never too long
 _EMPTY: Final = bytes(BITMAP)
@@ -271,11 +271,7 @@ def read_marks(
 
 def _read(files: Files, path: str, end: int = 1 << 62) -> tuple[bytes, MarksHeader | str]:
     """The bytes of a file below `end`, and its header, or why it has none."""
-    file = files.open(path, "r")
-    try:
-        data = file.read(0, min(end, file.size()))
-    finally:
-        file.close()
+    data = content_of(files, path, end)
     header = fmt.decode_header(data[: fmt.HEADER_SIZE])
     if isinstance(header, str) and header.startswith("version"):
         raise FormatTooNew(f"{path} was written by a later Esker ({header})")

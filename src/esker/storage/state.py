@@ -27,12 +27,10 @@ class StateFile:
             return None
         file = self._files.open(self._path, "r")
         try:
-            slots = [
-                fmt.decode_slot(file.read(position, fmt.SLOT_SIZE))
-                for position in fmt.SLOT_POSITIONS
-            ]
+            page = file.read(0, fmt.FILE_SIZE)
         finally:
             file.close()
+        slots = [fmt.decode_slot(page[at : at + fmt.SLOT_SIZE]) for at in fmt.SLOT_POSITIONS]
         newer = [slot for slot in slots if isinstance(slot, str) and slot.startswith("version")]
         if newer:
             raise FormatTooNew(f"{self._path} was written by a later Esker ({newer[0]})")

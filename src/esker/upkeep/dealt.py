@@ -21,7 +21,7 @@ from esker.clock import SYSTEM_CLOCK
 from esker.errors import StorageError
 from esker.format import names
 from esker.format import segment as fmt
-from esker.storage.files import Files, join
+from esker.storage.files import Files, join, size_if_there
 from esker.upkeep.examine import Directory, Examined, Flaw, examine
 from esker.upkeep.report import Verification
 from esker.upkeep.verify import Check
@@ -78,7 +78,7 @@ def pieces(files: Files, root: str, only: Collection[str] = ()) -> tuple[list[Pi
 
     def note(folder: str, name: names.SegmentName, limit: int | None, rows: int | None) -> None:
         path = join(folder, names.segment(name.segment, name.base, sealed=name.sealed))
-        found[path] = Piece(folder, *name, _size(files, path), limit, rows)
+        found[path] = Piece(folder, *name, size_if_there(files, path), limit, rows)
 
     looked = Check(files, root, True, None, look=note, only=only)
     looked.identity()
@@ -159,16 +159,5 @@ def _same(files: Files, known: Known, path: str, limit: int | None, rows: int | 
     if piece.rows != rows:
         return False
     if piece.limit is None or limit is None:
-        return piece.limit == limit and known.size == _size(files, path)
+        return piece.limit == limit and known.size == size_if_there(files, path)
     return piece.limit <= limit  # a living writer has gone on: what was published then was checked
-
-
-def _size(files: Files, path: str) -> int:
-    try:
-        file = files.open(path, "r")
-    except StorageError:
-        return -1
-    try:
-        return file.size()
-    finally:
-        file.close()

@@ -25,7 +25,7 @@ from esker.format.segment import GAP_REASONS, SegmentHeader
 from esker.format.state import State
 from esker.records import Gap
 from esker.storage.counters import Counters, Published
-from esker.storage.files import Files, Holder, join
+from esker.storage.files import Files, Holder, join, size_if_there
 from esker.storage.marks import numbers
 from esker.upkeep import deletions
 from esker.upkeep.deletions import Deletions
@@ -278,17 +278,7 @@ class _Inspector:
             return state.segment == 0
         if listed[-1] != logs[0] or logs[0].segment != state.segment:
             return False
-        return self._size(logs[0]) == state.end_position
-
-    def _size(self, name: names.SegmentName) -> int:
-        try:
-            file = self.files.open(self.path(name), "r")
-        except StorageError:
-            return -1
-        try:
-            return file.size()
-        finally:
-            file.close()
+        return size_if_there(self.files, self.path(logs[0])) == state.end_position
 
     # -- one segment --
 
