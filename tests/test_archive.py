@@ -723,10 +723,10 @@ def test_what_cannot_be_archived_or_is_no_place_is_refused(
     store: esker.Store, tmp_path: Path
 ) -> None:
     topic = fill(store)
-    with pytest.raises(esker.InvalidOption, match="local directories only"):
-        topic.archive("s3://bucket/archive")
-    with pytest.raises(esker.InvalidOption, match="local directories only"):
-        esker.open_archive("s3://bucket/archive", TOPIC)
+    with pytest.raises(esker.InvalidOption, match=r"'what://there/archive' cannot be opened"):
+        topic.archive("what://user:secret@there/archive")
+    with pytest.raises(esker.InvalidOption, match=r"'what://there/archive' cannot be opened"):
+        esker.open_archive("what://there/archive?key=secret", TOPIC)
     with pytest.raises(esker.InvalidOption, match="the store itself"):
         topic.archive(store.path)
     for wrong in (7, "", "a\0b", b"bytes"):

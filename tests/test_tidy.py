@@ -97,7 +97,10 @@ DOORS: dict[str, dict[str, str]] = {
         "spark/cache.py": "a directory that is not complete has another name",
         "cli": "the demo's scratch directory",
     },
-    "pyarrow.fs": {"storage/cold.py": "the door to object stores"},
+    "pyarrow.fs": {
+        "storage/objects.py": "the door to object stores",
+        "storage/cold.py": "lists what lies in one",
+    },
     "pyarrow.OSFile": _FILES_ONLY,
     "pyarrow.input_stream": _FILES_ONLY,
     "pyarrow.output_stream": _FILES_ONLY,

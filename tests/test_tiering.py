@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.cli.main import main
 from esker.engine import tiering
 from esker.format import names
 from esker.testing import ManualClock
@@ -422,3 +424,16 @@ def test_the_asyncio_twin_moves(tmp_path: Path) -> None:
             return [one.segments, other.segments]
 
     assert asyncio.run(move()) == [4, 2]
+
+
+def test_the_command_line_tells_what_lies_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        moved = store.tier("t", "cold", before=20)
+    assert main(["info", str(tmp_path / "store")]) == 0
+    assert ", 2 cold with " in capsys.readouterr().out
+    assert main(["info", str(tmp_path / "store"), "--json"]) == 0
+    (shard,) = json.loads(capsys.readouterr().out)["topics"][0]["shards"]
+    assert (shard["cold_segments"], shard["cold_bytes"]) == (2, moved.bytes)

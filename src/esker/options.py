@@ -104,13 +104,16 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
     cap_bytes: int = 0
     ttl_us: int = 0
     keep_segments: int = 1  # so many are kept whatever caps and ttl say, the written one included
+    # how much of each shard stays here, once it is sealed, if there is a cold store; 0: all of it
+    hot_segments: int = 0
+    hot_bytes: int = 0
     discard: Discard = "old"  # what happens at a cap: the oldest goes, or the newest is refused
 
 
 _SIZES = {
     "segment_bytes", "max_record_bytes", "compress_min_bytes", "cap_bytes",
     "max_unflushed_bytes", "journal_bytes", "mapped_bytes", "budget_bytes",
-    "cold_cache_bytes",
+    "cold_cache_bytes", "hot_bytes",
 }  # fmt: skip
 _TIMES = {
     "linger": "linger_us", "sync_interval": "sync_interval_us", "ttl": "ttl_us",
@@ -163,6 +166,11 @@ def is_evicting(options: TopicOptions) -> bool:
     """Whether anything of a topic may ever be evicted."""
     capped = options.discard == "old" and (options.cap_records or options.cap_bytes)
     return bool(capped or options.ttl_us)
+
+
+def is_bounded(options: TopicOptions) -> bool:
+    """Whether some of a topic is to be moved to a cold store."""
+    return bool(options.hot_segments or options.hot_bytes) and options.durability != "ephemeral"
 
 
 @cache

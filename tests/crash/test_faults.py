@@ -8,8 +8,8 @@ acknowledged is lost, neither by closing and opening nor by a power cut or a kil
 moment, nothing that was refused ever appears, no lock is held and no file is left open.
 
 Which cases there are is found out by performing each scenario once without a fault. A run looks at
-those that fail once first, and at as many of a scenario as its share allows; another seed takes
-others, and a larger scale takes all of them, and then again with other parts of writes arriving.
+all that fail once and at a part of those that fail for ever; another seed takes others, and a
+larger scale takes all of them, and then again with other parts of writes arriving.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _limit_of_the_journal() -> Iterator[None]:
 
 LOTS = 8
 LOTS_OF_SUITE = 10  # the rest are in test_faults_interrupts.py
-SHARE = 2_000  # of one scenario at scale 1, more than any has
+FOR_EVER = 0.4  # of the faults that stay, so many at scale 1
 FATAL = ("sync", "sync_dir", "truncate")  # a failure of these may poison, that of others may not
 
 
@@ -75,18 +75,17 @@ def calls(scenario: str) -> dict[str, int]:
 def cases(scenario: str) -> list[Case]:
     """The cases of a scenario that this run may look at."""
     found: list[Case] = []
-    turn = 0
-    while len(found) < scaled(SHARE, least=SHARE) and turn < scaled(1):
+    for turn in range(scaled(1)):
         for forever in (False, True):
             more = [
                 Case(scenario, kind, at, forever, turn)
                 for kind, count in calls(scenario).items()
                 for at in range(1, count + 1)
             ]
-            random.Random(f"{SEED} {scenario} {forever} {turn}").shuffle(more)
-            found += more
-        turn += 1
-    return found[: scaled(SHARE, least=SHARE)]
+            share = FOR_EVER if forever and SCALE <= 1 else 1.0
+            chance = random.Random(f"{SEED} {scenario} {forever} {turn}")
+            found += chance.sample(more, round(share * len(more)))
+    return found
 
 
 @cache

@@ -27,7 +27,7 @@ from tests.suites import SEED, Tallies, scaled
 
 LOTS = 8
 STEPS = 60  # of one example
-EXAMPLES = 105  # of a lot, at scale 1
+EXAMPLES = 92  # of a lot, at scale 1
 ROUNDS = 7  # of a lot, until it was at every boundary; all but the first are short
 
 

@@ -403,6 +403,7 @@ def test_workers_with_a_python_without_esker_are_refused_before_spark_starts(
     python = tmp_path / "python"
     if lines is not None:
         a_program(python, *lines)
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # by which that Python would find Esker
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
     with pytest.raises(esker.PySparkMissing, match=f"PYSPARK_PYTHON is {python}, .*{reason}"):
         _require_esker_in_workers()

@@ -15,7 +15,8 @@ from esker.errors import NotAStore
 from esker.format import names
 from esker.records import Gap, Record
 from esker.storage.catalog import CatalogFile, load_identity
-from esker.storage.files import SYSTEM_FILES, absolute, join, size_of
+from esker.storage.files import SYSTEM_FILES, absolute, join
+from esker.storage.sealed import sizes_of
 from esker.upkeep.report import size_text
 
 
@@ -79,10 +80,12 @@ def _topics(store: esker.Store) -> Iterator[dict[str, Any]]:
         topic, entry = store[name], catalog.find(name)
         shards = []
         for number in range(topic.shards):
-            files, size = _on_disk(root, entry.id, number) if entry is not None else (0, 0)
+            there = _on_disk(root, entry.id, number) if entry is not None else (0, 0, 0, 0)
+            files, size, cold, elsewhere = there
             shards.append({
                 "shard": number, "earliest": topic.earliest(number), "end": topic.end(number),
                 "durable": topic.durable(number), "segments": files, "bytes": size,
+                "cold_segments": cold, "cold_bytes": elsewhere,
             })  # fmt: skip
         options = topic.options
         yield {
@@ -93,11 +96,18 @@ def _topics(store: esker.Store) -> Iterator[dict[str, Any]]:
         }
 
 
-def _on_disk(root: str, topic: int, shard: int) -> tuple[int, int]:
-    """How many segments a shard has, and their bytes."""
+def _on_disk(root: str, topic: int, shard: int) -> tuple[int, int, int, int]:
+    """How many segments a shard has, their bytes, how many of them lie in a cold store, and what
+    those have there."""
     folder = join(root, names.TOPICS, names.topic(topic), names.shard(shard))
     segments = [name for name in SYSTEM_FILES.list(folder) if names.parse_segment(name) is not None]
-    return len(segments), sum(size_of(SYSTEM_FILES, join(folder, name)) for name in segments)
+    size = cold = elsewhere = 0
+    for name in segments:
+        whole, local = sizes_of(SYSTEM_FILES, join(folder, name))
+        size += local
+        if whole != local:
+            cold, elsewhere = cold + 1, elsewhere + whole
+    return len(segments), size, cold, elsewhere
 
 
 def _print_topic(topic: dict[str, Any]) -> None:
@@ -111,8 +121,14 @@ def _print_topic(topic: dict[str, Any]) -> None:
         late = end - shard["durable"]
         span = f"offsets {first}..{end - 1}" if end > first else "empty"
         segments = _counted(shard["segments"], "segment")
+        elsewhere = size_text(shard["cold_bytes"])
         print(
             f"    shard {shard['shard']}: {span}, {segments}, {size_text(shard['bytes'])}"
+            + (
+                f", {shard['cold_segments']} cold with {elsewhere}"
+                if shard["cold_segments"]
+                else ""
+            )
             + (f", {late} not yet durable" if late else "")
         )
 

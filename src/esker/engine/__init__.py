@@ -9,7 +9,7 @@
     layout.py      where a shard's files are, and whether they were left in order
     tally.py       the counters page
     committer.py   group commit: one round, one sync, many acks
-    background.py  the only threads: linger, ticks, sealing
+    background.py  the only threads: linger, ticks, sealing, moving
     maintenance.py what they do, have to do and have done, for whoever asks
     follower.py    one shard as a reader in another process sees it
     reader.py      batches from an offset on; positions into offsets
@@ -31,6 +31,7 @@
     erasing.py     single records that are deleted: by tag
     rewriting.py   sealed segments without the bytes of deleted records
     tiering.py     sealed segments that are moved to a cold store, and brought back
+    mover.py       which of them are moved by themselves, and when
     archiving.py   sealed segments as Parquet files; archived.py: reading them back
     progress.py    how far a long piece of work is
     findings.py    what recovery may find, in words

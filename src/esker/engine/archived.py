@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from esker import positions
 from esker.clock import SYSTEM_CLOCK, Clock
-from esker.engine.archiving import root_of
+from esker.engine.archiving import place_of
 from esker.engine.batch import SCHEMA, Batch
 from esker.engine.reader import (
     BATCH_BYTES,
@@ -62,9 +62,9 @@ def open_archive(
 ) -> ArchivedTopic:
     """The archive of a topic, to be read. `files` and `clock` are for tests."""
     topic_name(topic)
-    root = root_of(path, "")
+    files, root = place_of(path, "", files)
     if not root:
-        raise InvalidOption("which archive? Give its directory, as in data/archive")
+        raise InvalidOption("which archive? Give its directory, as in data/archive, or its URL")
     found = ArchivedTopic(Archive(files, root, topic), files, clock)
     found._load()
     return found

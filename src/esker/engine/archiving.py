@@ -35,8 +35,9 @@ from esker.format.archive import ArchivedFile, ArchivedGap, Manifest
 from esker.format.segment import Footer
 from esker.records import Gap
 from esker.storage.archive import COMPRESSIONS, SCHEMA, Archive, check_file, merge, write_days
-from esker.storage.files import Files, absolute, join
+from esker.storage.files import Files, join
 from esker.storage.memory import MemoryFiles
+from esker.storage.objects import files_at
 from esker.storage.sealed import SealedSegment
 
 if TYPE_CHECKING:
@@ -302,19 +303,14 @@ class Run:
 # ---- in this process -------------------------------------------------------------------------
 
 
-def root_of(path: object, default: str) -> str:
-    """The absolute path of an archive, from anything that names one; None for the default."""
+def place_of(path: object, default: str, near: Files) -> tuple[Files, str]:
+    """Where an archive is and the door to it, from anything that names it; None for the default."""
     if path is None:
-        return default
+        return near, default
     text = path.__fspath__() if isinstance(path, PathLike) else path
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidOption(f"{path!r} is not the path of a directory")
-    if "://" in text:
-        raise InvalidOption(
-            f"{text!r}: this version keeps archives in local directories only. Archive to a "
-            "directory, and copy it there: first the Parquet files, then _manifest.json."
-        )
-    return absolute(text)
+        raise InvalidOption(f"{path!r} is not the path of a directory, nor a URL")
+    return files_at(text, near)
 
 
 def archive_topic(
@@ -325,11 +321,11 @@ def archive_topic(
     check_options(target_bytes, compression)
     context = topic._store._context
     entry = topic._existing()
-    root = root_of(path, join(context.root, names.ARCHIVE))
+    files, root = place_of(path, join(context.root, names.ARCHIVE), context.files)
     _refuse(topic, root)
-    place = Archive(context.files, root, topic.name)
+    place = Archive(files, root, topic.name)
     with place.held(context.note):
-        hands = Own(topic, place, compression)
+        hands = Own(topic, place, files, compression)
         manifest = place.begin(context.store.hex(), entry.id)
         run = Run(place, manifest, hands, progress, context.clock)
         if verify:
@@ -376,11 +372,11 @@ def _refuse_older(manifest: Manifest, view: View) -> None:
 class Own:
     """This process, one thing after the other."""
 
-    def __init__(self, topic: Reading, place: Archive, compression: str) -> None:
+    def __init__(self, topic: Reading, place: Archive, files: Files, compression: str) -> None:
         self.errors: list[EskerError] = []
         self._topic = topic
         self._place = place
-        self._files = topic._store._context.files
+        self._files = files
         self._compression = compression
 
     def write(self, spans: list[Span]) -> Iterator[list[Wrote]]:

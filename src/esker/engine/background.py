@@ -1,6 +1,7 @@
-"""The only threads of the engine: one for lingering buffers and ticks, one for what takes longer.
+"""The only threads of the engine: one for lingering buffers and ticks, one for what takes longer,
+and one for what may take any time, if there is a cold store.
 
-Both do nothing but call the core at the right time; `Background.step` is the same work without
+They do nothing but call the core at the right time; `Background.step` is the same work without
 threads, for tests and for `background=False`. What fails in the background is not lost: a failed
 write stays buffered and is raised by the next append or sync of that topic; a failed sync poisons
 its shard; and whatever failed is in `store.maintenance()` and in the log.
@@ -22,6 +23,7 @@ from esker.engine.attach import attach_all, commits, pending
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.maintenance import Budget, Diary, Maintenance, MaintenanceState, Waiting
+from esker.engine.mover import Mover
 from esker.engine.removal import unlink_tree
 from esker.engine.shard import Shard
 from esker.errors import EskerError, StorageError
@@ -34,6 +36,7 @@ RETAIN_LOOK = retention.LOOK_SECONDS
 SEAL_DELAY = 0.1  # seconds between one sealing and the next
 ATTACH_LOOK = 0.05  # seconds between looks for commits, where there have been any
 ATTACH_LOOK_RARELY = 2.0  # and where there have not
+MOVER_SECONDS = 0.2  # that closing waits for who asks a cold store, which may never answer
 ATTEMPTS = 10  # at counting commits, which other processes replace meanwhile
 
 
@@ -48,6 +51,7 @@ class Background:
         self._to_remove: deque[str] = deque()  # directories of deleted topics
         self._wake = threading.Event()
         self._wake_sealer = threading.Event()
+        self._wake_mover = threading.Event()
         self._wake_stop = threading.Event()
         self._sleeping_until = 0.0  # when the thread looks again by itself
         self._stop = False
@@ -56,6 +60,7 @@ class Background:
         self._heavy = threading.Lock()  # held while a piece is sealed, looked at, evicted, removed
         self._attaching = threading.Lock()  # held while batches are attached
         self.diary = Diary(context.clock)
+        self.mover = Mover(context)
         # shards of class disk and fsync with unsynced bytes, in the order in which they became so:
         # the same calls are to write the same bytes, also in the journal
         self._dirty: dict[Shard, None] = {}
@@ -127,12 +132,24 @@ class Background:
         self.paused = True
         with self._heavy, self._attaching:
             pass
+        self._wait_for_exchanges()
 
     def resume(self) -> None:
         """Go on with what has waited."""
         self.paused, self._next_attach = False, 0.0
         self._wake.set()
         self._wake_sealer.set()
+        self._wake_mover.set()
+
+    def _wait_for_exchanges(self) -> None:
+        """Until no segment is exchanged with its stub; who asks a cold store is not waited for."""
+        for shard in list(self._context.shards):
+            with shard._sealing:
+                pass
+
+    def move_soon(self) -> None:
+        """There may be a segment to be moved, or something to be swept."""
+        self._wake_mover.set()
 
     def _nudge(self, due: float) -> None:
         if not self._context.options.background:
@@ -319,6 +336,7 @@ class Background:
             self.diary.failed("sealing", problem, shard)
             return False
         self.diary.did("sealed")
+        self.move_soon()
         if is_evicting(shard.entry.options):
             with retention.failing_quietly(shard):
                 retention.retain(shard)
@@ -341,8 +359,9 @@ class Background:
 
     # -- what there is to say about it --
 
-    def report(self, retained: int, budget: Budget | None) -> Maintenance:
-        """How things stand, in a store with so many topics that retention is to look at."""
+    def report(self, retained: int, budget: Budget | None, bounded: int) -> Maintenance:
+        """How things stand, in a store with so many topics that retention is to look at, and so
+        many that are to be moved in part."""
         context, now = self._context, self._context.clock.monotonic()
         state = self._state()
         busy = self.retaining or any(shard.writing for shard in context.shards)
@@ -357,7 +376,8 @@ class Background:
             shards=len(self._to_reserve),
         )
         look = max(0.0, self._next_retain - now) if timed else None
-        return Maintenance(state, doing, waiting, look, done, failure, budget)
+        tiers = self.mover.report(bounded)
+        return Maintenance(state, doing, waiting, look, done, failure, budget, tiers)
 
     def _state(self) -> MaintenanceState:
         context = self._context
@@ -392,7 +412,10 @@ class Background:
         with self._start_lock:
             if self._threads or self._stop:
                 return
-            for name, work in (("esker-commit", self._run), ("esker-seal", self._run_sealer)):
+            works = [("esker-commit", self._run), ("esker-seal", self._run_sealer)]
+            if self._context.cold:
+                works.append(("esker-tier", self._run_mover))
+            for name, work in works:
                 thread = threading.Thread(target=work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -425,6 +448,16 @@ class Background:
                 self._wake_sealer.wait()
                 self._wake_sealer.clear()
 
+    def _run_mover(self) -> None:
+        while not self._stop:
+            try:
+                wait = self.mover.step()
+            except BaseException as problem:
+                self.diary.failed("moving, which ends with this", problem)
+                raise
+            self._wake_mover.wait(wait)
+            self._wake_mover.clear()
+
     def _fail(self, problem: BaseException) -> None:
         """The thread cannot go on: say so to everybody who writes, rather than to nobody."""
         self.diary.failed("writing and syncing, which ends with this", problem)
@@ -433,14 +466,16 @@ class Background:
                 shard.poisoned_by(problem)
 
     def stop(self) -> None:
-        """End the threads and wait for them."""
+        """End the threads and wait for them; not for a cold store that does not answer."""
         self._stop = True
+        self._wake_mover.set()
         self._wake_stop.set()
         self._wake.set()
         self._wake_sealer.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(MOVER_SECONDS if thread.name == "esker-tier" else None)
+        self._wait_for_exchanges()
         self._threads.clear()
         self._lingering.clear()  # what they hold would stay open; whoever closes writes it himself
         self._dirty.clear()

@@ -25,7 +25,7 @@ from esker.errors import (
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.options import StoreOptions
-from esker.storage.cold import cold_root
+from esker.storage.cold import cold_place, cold_root
 from esker.storage.files import Files, parent
 from esker.storage.maps import Fetched, Maps
 
@@ -69,19 +69,22 @@ class Context:
         self.clock = clock
         self.options = options
         self.read_only = read_only
-        self.cold = cold_root(options.cold) if options.cold else ""
+        place = cold_place(options.cold) if options.cold else ""
+        self.cold = cold_root(place)
         self.maps = Maps(
-            files, options.mapped_bytes, Fetched(files, options.cold_cache_bytes, self.cold)
+            files, options.mapped_bytes, Fetched(files, options.cold_cache_bytes, place)
         )
         self.gauge = Gauge(options.max_unflushed_bytes)
         self.boot = files.boot_id()
         self.gaps_met = 0  # gaps that readers of this handle came across
+        self.told_bounds = False  # that there is no cold store for topics that have bounds
         self.closing = False  # nothing new is accepted; what was accepted is being written
         self.closed = False
         self.forked = False
         self.recover_again = _nothing  # set by the store
         self.retain = _nothing  # set by the store: look at every topic with a policy
         self.follow_catalog = _nothing  # set by the store: take up what others have altered
+        self.is_gone: Callable[[int], bool] = _never  # set by the store: a topic that was deleted?
         self.is_listed: Callable[[int], bool] = _never  # set by the store: a topic in the catalog?
         self.forsaken: Callable[[TopicEntry], None] = _unheard  # set by the store: it was deleted
         self.committer: Committer

@@ -64,6 +64,9 @@ def unlink(shard: Shard, gone: list[SealedSegment]) -> int:
         except StorageError:  # it is gone all the same; its file goes another time
             shard._count("retention_errors")
     reclaimed = sum(segment.size for segment in gone)
+    if any(segment.local_size < segment.size for segment in gone):
+        shard.orphaned = True
+        shard.context.background.move_soon()
     if gone:
         shard._count("segments_deleted", len(gone))
         shard._count("bytes_reclaimed", reclaimed)

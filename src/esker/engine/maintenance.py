@@ -8,10 +8,11 @@ lists that the work itself goes by; so the numbers cannot drift from the truth.
     looking      at the catalog, and at every topic with caps, an age or a share in the budget
     evicting     segments of a shard go, see retention.py and budget.py
     rewriting    a sealed segment loses what was deleted of it, see rewriting.py
+    moving       a sealed segment goes to the cold store, see mover.py; sweeping: what is left there
     removing     the directory of a deleted topic goes
     attaching    a batch made elsewhere becomes a part of shards that this process writes
 
-These six are what a pause holds back. Lingering buffers, syncs, setting offsets aside and rolling
+These seven are what a pause holds back. Lingering buffers, syncs, setting offsets aside and rolling
 logs go on: they are short, and writers rely on them.
 """
 
@@ -110,6 +111,35 @@ class Budget(msgspec.Struct, frozen=True):
         return said + (f", {self.unknown} shards cannot be read" if self.unknown else "")
 
 
+class Tiers(msgspec.Struct, frozen=True):
+    """The cold store, and what was moved to it and from it since the store was opened."""
+
+    cold: str  # "" if there is none: then nothing is moved
+    topics: int  # with hot_segments or hot_bytes
+    waiting: int  # segments that are to be moved
+    moved_segments: int
+    moved_bytes: int
+    brought_segments: int  # back, by hand
+    brought_bytes: int
+    swept: int  # objects that nobody needed any more
+    failures: int  # since something worked
+    next_try: float  # seconds until the cold store is asked again, after a failure
+    reason: str  # of the last failure
+
+    def __str__(self) -> str:
+        if not self.cold:
+            return f"no cold store, so {self.topics} topics with bounds stay here as a whole"
+        said = (
+            f"{self.cold}, {self.waiting} segments to move, {self.moved_segments} of "
+            f"{self.moved_bytes} bytes moved, {self.brought_segments} of {self.brought_bytes} "
+            f"bytes brought back, {self.swept} swept"
+        )
+        if self.failures:
+            again = f"next try in {self.next_try:.0f} s: {self.reason}"
+            said += f"; failed {self.failures} times, {again}"
+        return said
+
+
 class Maintenance(msgspec.Struct, frozen=True):
     """The background of a store, at one moment."""
 
@@ -124,6 +154,8 @@ class Maintenance(msgspec.Struct, frozen=True):
     last_error: Failure | None
     budget: Budget | None
     """None without `budget_bytes`."""
+    tiers: Tiers | None = None
+    """None without `cold` and without topics that have bounds."""
 
     def __str__(self) -> str:
         looks = "" if self.next_look is None else f", next look in {self.next_look:.1f} s"
@@ -136,6 +168,8 @@ class Maintenance(msgspec.Struct, frozen=True):
         ]
         if self.budget is not None:
             lines.append(f"budget: {self.budget}")
+        if self.tiers is not None:
+            lines.append(f"cold: {self.tiers}")
         return "\n  ".join(lines)
 
 
@@ -175,6 +209,11 @@ class Diary:
         """So much more is done; `what` is a field of `Done`."""
         with self._lock:
             self._done[what] += amount
+
+    def count(self, what: str) -> int:
+        """How much of it is done."""
+        with self._lock:
+            return self._done[what]
 
     def failed(self, what: str, problem: BaseException, shard: Shard | None = None) -> None:
         """It did not work. The text is kept, not the error: its traceback holds files open."""

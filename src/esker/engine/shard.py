@@ -87,6 +87,7 @@ class Shard(Waited):
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
         self.tiering = threading.Lock()  # held by who moves segments to or from a cold store
+        self.orphaned = True  # whether something may lie in a cold store that nobody needs
         self.doubtful = False  # whether one that was brought back may not be durable: no sweeping
         self._sealing = threading.Lock()  # held by who seals; taken before `lock`
         self._syncing = threading.Lock()  # held by who syncs; never while waiting for `lock`
@@ -624,7 +625,8 @@ class Shard(Waited):
     def hand_back(self) -> None:
         """Close a shard that was taken for a moment; it may be taken again."""
         try:
-            self.close()
+            with self._sealing:  # nobody exchanges a file who believes that the shard is ours
+                self.close()
         finally:
             with self.lock:
                 if not self.writing:

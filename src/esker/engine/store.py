@@ -27,7 +27,7 @@ from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, 
 from esker.engine.removal import remove_topic
 from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
-from esker.engine.tiering import Tier, Tiered
+from esker.engine.tiering import Tier, Tiered, tell_bounds
 from esker.engine.topic import Topic
 from esker.errors import (
     EskerError,
@@ -43,10 +43,10 @@ from esker.errors import (
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
 from esker.format.commit import Commit, Ticket
-from esker.options import TopicOptions, is_evicting
+from esker.options import TopicOptions, is_bounded, is_evicting
 from esker.storage import catalog as storage
 from esker.storage.catalog import CatalogFile
-from esker.storage.cold import cold_root
+from esker.storage.cold import cold_place, cold_root
 from esker.storage.files import (
     SYSTEM_FILES,
     Files,
@@ -58,6 +58,7 @@ from esker.storage.files import (
 )
 from esker.storage.journal import dead_paths
 from esker.storage.memory import MemoryFiles
+from esker.storage.objects import is_url
 
 Mode = Literal["rw", "r"]
 MEMORY = ":memory:"
@@ -79,6 +80,7 @@ class Store:
         context.retain = self._retain_quietly
         context.follow_catalog = self._follow_catalog
         context.is_listed = self._is_listed
+        context.is_gone = self._is_gone
         context.forsaken = self._forsaken
         self.recovery: Recovery = Recovery()
         """What was found and done when the store was opened."""
@@ -147,6 +149,7 @@ class Store:
         assert entry is not None
         if is_evicting(entry.options):
             context.background.retain_soon()
+        tell_bounds(context, [entry])
         return entry
 
     def _make_dirs(self, entry: TopicEntry) -> None:
@@ -179,6 +182,8 @@ class Store:
                 altering.follow(topic, entry)
             if is_evicting(entry.options):
                 self._context.background.retaining = True
+        tell_bounds(self._context, self._catalog.catalog.topics)
+        self._context.background.move_soon()
 
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a topic and everything in it, for good; what was buffered goes with it.
@@ -208,6 +213,8 @@ class Store:
                     self._topics.pop(name, None)
                     for shard in shards:
                         context.shards.remove(shard)
+                    context.background.mover.gone_soon = True
+                    context.background.move_soon()
 
     def __delitem__(self, name: str) -> None:
         self.delete(name)
@@ -221,6 +228,13 @@ class Store:
     def _is_listed(self, topic_id: int) -> bool:
         self._catalog.refresh()
         return any(entry.id == topic_id for entry in self._catalog.catalog.topics)
+
+    def _is_gone(self, topic_id: int) -> bool:
+        """Whether there was such a topic, and nothing of it is left that anybody could read."""
+        entries, folder = self._entries(), join(self.path, names.TOPICS, names.topic(topic_id))
+        listed = any(entry.id == topic_id for entry in entries)
+        known = topic_id < self._catalog.catalog.next_id
+        return known and not listed and not self._context.files.kind(folder)
 
     def _forsaken(self, entry: TopicEntry) -> None:
         """Another process deleted a topic: `store[name]` is a new one, or none, from now on."""
@@ -320,6 +334,10 @@ class Store:
         self._context.background.step()
         while self._context.background.seal_step():
             pass
+        if self._context.options.background:
+            self._context.background.move_soon()  # nobody waits for a cold store
+        else:
+            self._context.background.mover.step()
 
     def maintenance(self) -> Maintenance:
         """What the background is at, what waits for it, what it has done and what failed last."""
@@ -328,14 +346,15 @@ class Store:
         retained = sum(map(is_evicting, options))
         if self._context.options.budget_bytes:
             retained = len(options)
-        return self._context.background.report(retained, budget.standing(self))
+        bounded = sum(map(is_bounded, options))
+        return self._context.background.report(retained, budget.standing(self), bounded)
 
     def pause_maintenance(self) -> None:
         """Hold back what takes longer, until `resume_maintenance`; for this handle only.
 
-        When this returns, nothing is being sealed, evicted, rewritten, removed or attached in the
-        background, and nothing will be. Appends, syncs and lingering buffers go on, and what waits
-        grows.
+        When this returns, nothing is being sealed, evicted, rewritten, moved, removed or attached
+        in the background, and nothing will be. Appends, syncs and lingering buffers go on, and what
+        waits grows.
         """
         self._context.require_writable()
         self._context.background.pause()
@@ -493,14 +512,14 @@ def open_store(
     else:
         root = _root(path)
     files = files or SYSTEM_FILES
-    cold = cold_root(checked.cold) if checked.cold else ""
+    cold = cold_place(checked.cold) if checked.cold else ""
     if cold and (root == cold or f"{cold}/".startswith(f"{root}/") or path == MEMORY):
         raise InvalidOption(
-            f"cold={checked.cold!r} lies in the store itself, or is for one in memory; give "
+            f"cold={cold_root(cold)!r} lies in the store itself, or is for one in memory; give "
             "another directory, or a URL such as s3://bucket/folder"
         )
     store = _identity(files, root, mode, clock)
-    if cold and mode == "rw" and "://" not in cold and not files.kind(cold):
+    if cold and mode == "rw" and not is_url(cold) and not files.kind(cold):
         _make_dirs(files, cold)
     context = Context(
         root=root, store=store, files=files, clock=clock, options=checked, read_only=mode == "r"
@@ -516,6 +535,7 @@ def open_store(
     evicting = any(is_evicting(each.options) for each in catalog.catalog.topics)
     if mode == "rw" and (evicting or checked.budget_bytes):
         context.background.retain_soon()
+    tell_bounds(context, catalog.catalog.topics)
     for finding in opened.recovery.findings:
         LOG.warning("%s", finding)
     return opened

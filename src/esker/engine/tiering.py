@@ -26,20 +26,22 @@ be read, that lies in quarantine, or whose bringing back may not be durable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from esker.engine.context import LOG
+from esker.engine.context import LOG, Context
 from esker.engine.layout import list_segments
 from esker.errors import Corruption, EskerError, InvalidOption, StorageError
 from esker.format import names
 from esker.format import segment as fmt
+from esker.format.catalog import TopicEntry
 from esker.format.place import Place, stub_of
+from esker.options import is_bounded
 from esker.storage.blank import temporary
-from esker.storage.cold import fetch
+from esker.storage.cold import ColdStore, fetch
 from esker.storage.files import join
 from esker.storage.sealed import SealedSegment, file_hash_matches
 
@@ -96,11 +98,32 @@ def check_tier(to: Any, cold: str) -> Tier:
     return to  # type: ignore[no-any-return]
 
 
+def tell_bounds(context: Context, entries: Iterable[TopicEntry]) -> None:
+    """Say, once, that bounds have no effect without a cold store."""
+    if context.cold or context.read_only or context.told_bounds:
+        return
+    bounded = [entry.name for entry in entries if is_bounded(entry.options)]
+    if bounded:
+        context.told_bounds = True
+        LOG.warning(
+            "topic %r has hot_segments or hot_bytes, and %s was opened without cold=...: "
+            "everything stays here", bounded[0], context.root,
+        )  # fmt: skip
+
+
 # ---- one segment -----------------------------------------------------------------------------
 
 
-def move_out(shard: Shard, segment: SealedSegment) -> int:
-    """Move a segment to the cold store; returns its bytes, 0 if it was left where it is."""
+def never() -> bool:
+    """What is asked for by hand is done to its end."""
+    return False
+
+
+def move_out(shard: Shard, segment: SealedSegment, resting: Callable[[], bool] = never) -> int:
+    """Move a segment to the cold store; returns its bytes, 0 if it was left where it is.
+
+    It is left, too, if a pause has come when it is to be exchanged.
+    """
     if shard.durability == "ephemeral":
         return 0
     with shard.tiering:
@@ -117,12 +140,16 @@ def move_out(shard: Shard, segment: SealedSegment) -> int:
         place = Place(store.root, _new_key(shard, segment, trailer[1]), len(data), trailer[1])
         stub = stub_of(data, place)
         if len(stub) >= len(data):
+            segment.pinned = True
             return 0
-        store.put(place.key, data)
-        fetch(store, place)  # from here on it is there, and is what it is to be
-        if not _exchange(shard, segment, mapping.tail, stub, len(data)):
-            return 0
-    return len(data)
+        done = False
+        try:
+            store.put(place.key, data)
+            fetch(store, place)  # from here on it is there, and is what it is to be
+            done = _exchange(shard, segment, mapping.tail, stub, len(data), resting)
+        finally:
+            shard.orphaned |= not done
+    return _done(shard, "moved", len(data)) if done else 0
 
 
 def bring_back(shard: Shard, segment: SealedSegment) -> int:
@@ -135,12 +162,20 @@ def bring_back(shard: Shard, segment: SealedSegment) -> int:
         if place is None:
             return 0
         data, _ = segment.inside()
-        if not _exchange(shard, segment, mapping.tail, data, len(data)):
+        if not _exchange(shard, segment, mapping.tail, data, len(data), never):
             return 0
         shard.maps.cold.drop(place.key)
-        with suppress(StorageError):  # it is an orphan now
+        try:
             shard.maps.cold.store(place.root).delete(place.key)
-    return len(data)
+        except StorageError:  # a sweep takes it
+            shard.orphaned = True
+    return _done(shard, "brought", len(data))
+
+
+def _done(shard: Shard, what: str, size: int) -> int:
+    shard.context.background.diary.did(f"{what}_segments")
+    shard.context.background.diary.did(f"{what}_bytes", size)
+    return size
 
 
 def _new_key(shard: Shard, segment: SealedSegment, file_hash: int) -> str:
@@ -155,14 +190,17 @@ def _is_ours(shard: Shard, segment: SealedSegment) -> bool:
     return may and segment in shard.sealed
 
 
-def _exchange(shard: Shard, segment: SealedSegment, tail: bytes, content: Any, size: int) -> bool:
+def _exchange(
+    shard: Shard, segment: SealedSegment, tail: bytes, content: Any, size: int,
+    resting: Callable[[], bool],
+) -> bool:  # fmt: skip
     """Put a stub in the place of its segment, or the segment in that of its stub.
 
     False if the file is another by now: rewritten, evicted, or the store is being closed.
     """
     copy, renamed = temporary(segment), False
     with shard._sealing:
-        if not _is_ours(shard, segment) or segment.local()[0].tail != tail:
+        if resting() or not _is_ours(shard, segment) or segment.local()[0].tail != tail:
             return False
         try:
             _write(shard, copy, content)
@@ -217,13 +255,23 @@ def sweep(shard: Shard) -> int:
     with shard.tiering:
         if not shard.writing or shard.context.closing or shard.doubtful:
             return 0
-        found = store.list(names.cold_prefix(shard.context.store, shard.entry.id, shard.number))
-        if not found:
-            return 0
-        shard.files.sync_dir(shard.folder)  # what the files say now is what a power cut leaves
-        orphans = _orphans(shard, found)
-        for key in orphans:
-            store.delete(key)
+        shard.orphaned = False
+        try:
+            return _sweep(shard, store)
+        except BaseException:
+            shard.orphaned = True
+            raise
+
+
+def _sweep(shard: Shard, store: ColdStore) -> int:
+    found = store.list(names.cold_prefix(shard.context.store, shard.entry.id, shard.number))
+    if not found:
+        return 0
+    shard.files.sync_dir(shard.folder)  # what the files say now is what a power cut leaves
+    orphans = _orphans(shard, found)
+    for key in orphans:
+        store.delete(key)
+        shard.context.background.diary.did("swept")
     return len(orphans)
 
 

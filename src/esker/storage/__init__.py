@@ -1,6 +1,7 @@
 """Files. Knows sync and rename, knows nothing of topics' names or of clients.
 
     files.py      the only door to the operating system
+    objects.py    the same door onto an object store, for archives
     memory.py     the same door onto memory, for ":memory:" and class ephemeral
     segment.py    what both kinds of segment share: packing frames, the directory
     log.py        the segment being written

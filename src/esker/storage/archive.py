@@ -54,6 +54,7 @@ from esker.storage.files import (
     parent,
     replace_file,
 )
+from esker.storage.objects import is_url
 
 ROW_GROUP_BYTES: Final = 32 << 20
 OPEN_DAYS: Final = 16  # files that are written side by side; further days wait in memory
@@ -90,6 +91,10 @@ class Archive:
     def manifest_path(self) -> str:
         return join(self.folder, names.MANIFEST)
 
+    @property
+    def lock_path(self) -> str:
+        return join(self.folder, names.ARCHIVE_LOCK)
+
     def load(self) -> Manifest | None:
         """The manifest as it is now; None where nothing was archived."""
         path = self.manifest_path
@@ -120,13 +125,14 @@ class Archive:
     def held(self, note: str = "") -> Iterator[None]:
         """Hold the lock of whoever archives this topic."""
         self._make_folder()
-        lock = self._files.lock(join(self.folder, names.ARCHIVE_LOCK), note)
+        lock = self._files.lock(self.lock_path, note)
         if isinstance(lock, Holder):
             who = f"process {lock.pid}" if lock.pid else "another process"
             since = f" since {lock.since}" if lock.since else ""
+            gone = f". If it is gone, delete {self.lock_path}" if is_url(self.root) else ""
             raise WriterBusy(
                 f"{who} is archiving topic {self.topic!r} to {self.root}{since}; "
-                "wait until it is done, nothing has to be done twice",
+                f"wait until it is done, nothing has to be done twice{gone}",
                 pid=lock.pid, since=lock.since,
             )  # fmt: skip
         try:

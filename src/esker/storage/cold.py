@@ -6,10 +6,12 @@ A cold store keeps bytes under keys (see names.py), and is asked for whole segme
     get      the bytes, or ColdUnavailable
     delete   gone when it returns; no complaint when there is nothing
     list     the keys that begin like this, also of what is half written
+    folders  what comes next in such keys, up to a slash
 
 There are two: a directory, by way of files.py like all other files, so that a test can take the
 power away at each call; and an object store by its URL (`s3://bucket/folder`), by way of
 pyarrow.fs, which is imported when it is first needed. Neither is asked when a store is opened.
+Secrets may be in the URL that a store is opened with; they are neither written down nor told.
 
 Whatever goes wrong is told as ColdUnavailable, with root and key. Nothing that was fetched is
 believed: `fetch` holds size and hash against what the stub says. A cold store may be slow or gone;
@@ -19,9 +21,10 @@ so nobody may call it who holds a lock that a writer needs.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from esker.errors import ColdUnavailable, Corruption, InvalidOption, StorageError
 from esker.format import names
@@ -29,8 +32,12 @@ from esker.format import segment as fmt
 from esker.format.checksum import checksum
 from esker.format.place import Place
 from esker.storage.files import Files, absolute, join, parent
+from esker.storage.objects import is_url, system_at
 
 ROOT_BYTES_MAX = 1024  # a stub begins with it, see sealed.py
+TOLD = frozenset(
+    {"region", "scheme", "endpoint_override"}
+)  # of a URL's parameters, to all who read
 ADVICE = "what was moved there stays there: try again when it answers"
 
 
@@ -42,21 +49,30 @@ class ColdStore(Protocol):
     def put(self, key: str, data: Any) -> None: ...
     def get(self, key: str) -> Any: ...
     def delete(self, key: str) -> None: ...
+    def folders(self, prefix: str) -> list[str]: ...
     def list(self, prefix: str) -> list[str]: ...
 
 
-def cold_root(given: str) -> str:
-    """The root of a cold store as it is written into stubs: an absolute path, or a URL."""
+def cold_place(given: str) -> str:
+    """Where a cold store is, from what a user gave: an absolute path, or a URL."""
     if "\0" in given or len(given.encode()) > ROOT_BYTES_MAX:
-        raise InvalidOption(f"cold={given!r} is neither a directory nor a URL")
-    if given.startswith("file://"):
-        given = given.removeprefix("file://")
-    return given.rstrip("/") if "://" in given else absolute(given)
+        raise InvalidOption(f"cold={given[:20]!r}… is neither a directory nor a URL")
+    return given if is_url(given) else absolute(given.removeprefix("file://"))
 
 
-def cold_store(files: Files, root: str) -> ColdStore:
-    """The cold store at a root. Asks nothing of it."""
-    return ColdObjects(root) if "://" in root else ColdFolder(files, root)
+def cold_root(place: str) -> str:
+    """The same as it is written into stubs, and told: a URL without user, password and tokens."""
+    if not is_url(place):
+        return place
+    parts = urlsplit(place)
+    kept = urlencode([each for each in parse_qsl(parts.query) if each[0] in TOLD])
+    user = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=user, path=parts.path.rstrip("/"), query=kept).geturl()
+
+
+def cold_store(files: Files, place: str) -> ColdStore:
+    """The cold store at a place. Asks nothing of it."""
+    return ColdObjects(place) if is_url(place) else ColdFolder(files, place)
 
 
 def fetch(store: ColdStore, place: Place) -> Any:
@@ -131,11 +147,21 @@ class ColdFolder:
             if self._files.kind(path):
                 self._files.unlink(path)
 
+    def folders(self, prefix: str) -> list[str]:
+        with self._told("list", prefix):
+            self._require()
+            inside = join(self.root, prefix.rstrip("/"))
+            found = self._files.list(inside)
+            return sorted(name for name in found if self._files.kind(join(inside, name)) == "dir")
+
     def list(self, prefix: str) -> list[str]:
         with self._told("list", prefix):
-            if self._files.kind(self.root) != "dir":
-                raise StorageError(f"{self.root} is not there")
+            self._require()
             return sorted(self._below(prefix.rstrip("/")))
+
+    def _require(self) -> None:
+        if self._files.kind(self.root) != "dir":
+            raise StorageError(f"{self.root} is not there")
 
     def _below(self, folder: str) -> Iterator[str]:
         for name in self._files.list(join(self.root, folder)):
@@ -159,16 +185,15 @@ class ColdFolder:
 class ColdObjects:
     """A cold store behind a URL that pyarrow understands: `s3://bucket/folder`."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
+    def __init__(self, url: str) -> None:
+        self.root = cold_root(url)
+        self._url = url  # which may have secrets in it
         self._found: tuple[Any, str] | None = None
 
     def _at(self, key: str) -> tuple[Any, str]:
         """The file system, and a key's path in it. Who asks first may have to wait for it."""
         if self._found is None:
-            from pyarrow import fs  # it takes its time, and few need it
-
-            self._found = fs.FileSystem.from_uri(self.root)
+            self._found = system_at(self._url)
         system, base = self._found
         return system, f"{base.rstrip('/')}/{key}" if base else key
 
@@ -190,16 +215,22 @@ class ColdObjects:
             if system.get_file_info(path).is_file:
                 system.delete_file(path)
 
+    def folders(self, prefix: str) -> list[str]:
+        found, _ = self._infos(prefix, recursive=False)
+        return sorted(each.base_name for each in found if not each.is_file)
+
     def list(self, prefix: str) -> list[str]:
+        found, path = self._infos(prefix, recursive=True)
+        cut = len(path) - len(prefix.rstrip("/"))
+        return sorted(each.path[cut:] for each in found if each.is_file)
+
+    def _infos(self, prefix: str, *, recursive: bool) -> tuple[Sequence[Any], str]:
         with self._told("list", prefix):
             from pyarrow import fs
 
             system, path = self._at(prefix.rstrip("/"))
-            found = system.get_file_info(
-                fs.FileSelector(path, allow_not_found=True, recursive=True)
-            )
-            cut = len(path) - len(prefix.rstrip("/"))
-            return sorted(each.path[cut:] for each in found if each.is_file)
+            wanted = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+            return system.get_file_info(wanted), path
 
     @contextmanager
     def _told(self, doing: str, key: str) -> Iterator[None]:

@@ -473,6 +473,15 @@ def world_writable(path: str) -> bool:
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process on this machine."""
+    try:
+        os.kill(pid, 0)
+    except OSError as problem:
+        return problem.errno != errno.ESRCH  # else it is there, and somebody else's
+    return pid > 0
+
+
 def size_of(files: Files, path: str) -> int:
     """The size of a file in bytes."""
     file = files.open(path, "r")

@@ -7,6 +7,7 @@
     faults.py     which calls of a disk fail, how, and from when on
     clock.py      a clock that is moved by hand
     monitor.py    around any file system: whether things become durable in the right order
+    looks.py      what the bytes of a file say, for the monitor
 
     disk, clock = SimulatedDisk(seed=1), ManualClock()
     store = esker.open("/data", files=disk, clock=clock, background=False)

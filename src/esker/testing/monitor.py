@@ -21,6 +21,8 @@ call against the rules below. What breaks one is kept in `violations`; `check` r
     ack         `durable` is published in the counters page, which every answer follows, for
                 records that are neither in a synced part of their log nor in a synced journal,
                 or whose log nobody would find, because its name was not synced
+    moved       a stub takes the place of its segment before that is durable, and right, in the cold
+                store; or it is deleted there while a stub names it, or may after a power cut
     retry       a sync that failed is tried again on the same open file; what it covered does not
                 count until it has been written and synced once more
 
@@ -44,9 +46,9 @@ from esker.format import frame, names
 from esker.format import journal as journal_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
-from esker.format.checksum import checksum
 from esker.format.counters import WORD
 from esker.storage.files import File, Files, Holder, Lock, Mode, base_name, join, parent
+from esker.testing import looks
 
 _DURABLE: Final = WORD["durable"]
 _NOWHERE: Final = 1 << 62  # behind the end of every file
@@ -161,7 +163,7 @@ class Monitor:
             if mode == "rw" and node.header is None and path.endswith(".log"):
                 self._learn(node)
             elif base_name(path) == names.STATE and parent(path) not in self._ceilings:
-                self._found(parent(path), _limits(self._content(path)))
+                self._found(parent(path), looks.limits(self._content(path)))
             return MonitoredFile(self, file, node)
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
@@ -172,6 +174,8 @@ class Monitor:
         with self.guard:
             node = self._known(old)
             aside = f"/{names.QUARANTINE}/" in new
+            if new.endswith(".seg") and not aside:
+                self._exchanged(old, new)
             if node and not aside and (node.in_file < _NOWHERE or any(node.resized)):
                 self.broken("rename", old, "its content was not synced")
             self.inner.rename(old, new)
@@ -184,7 +188,7 @@ class Monitor:
                 node.path, node.settled = new, False
                 self._nodes.setdefault(parent(new), {})[base_name(new)] = node
             if base_name(new) == names.STATE:
-                self._found(parent(new), _limits(self._content(new)))
+                self._found(parent(new), looks.limits(self._content(new)))
 
     def unlink(self, path: str) -> None:
         with self.guard:
@@ -320,6 +324,36 @@ class Monitor:
                 self._catalog_may_go(path)
             elif names.parse_deletions(name) is not None:
                 self.unchanged(path, -1, "deleted")
+            elif names.parse_cold("/".join(path.split("/")[-4:])) is not None:
+                self._moved_may_go(path)
+
+    def _exchanged(self, old: str, new: str) -> None:
+        place = looks.place_of(self._content(old))
+        if place is None or "://" in place.root:
+            return
+        path = join(place.root, place.key)
+        if not self._complete(path) or not looks.is_moved(self._content(path), place):
+            self.broken("moved", new, f"its stub has its name before {path} is durable")
+
+    def _moved_may_go(self, path: str) -> None:
+        key = "/".join(path.split("/")[-4:])
+        told = names.parse_cold(key)
+        assert told is not None
+        shard = join(names.TOPICS, names.topic(told.topic), names.shard(told.shard))
+        file = names.segment(*told.segment[:2], sealed=True)
+        for folder in [each for each in self._nodes if each.endswith("/" + shard)]:
+            here = join(folder, file)
+            with _unhindered(self.inner):
+                if not self.inner.kind(here):
+                    continue
+            data = self._content(here)
+            if data[16:32].hex() != told.store:
+                continue
+            place = looks.place_of(data)
+            if place is not None and place.key == key:
+                self.broken("moved", path, f"deleted while {here} names it")
+            elif not self._node(here).settled:
+                self.broken("moved", path, f"deleted before {here} is durable")
 
     def _segment_may_go(self, path: str) -> None:
         topic = parent(parent(path))
@@ -327,10 +361,10 @@ class Monitor:
             if not self._folders.get(topic, True):
                 self.broken("floor", path, "deleted before its topic was, durably")
         elif path.endswith(".seg"):
-            floor, end = self._floors.get(parent(path), 0), _end(self._content(path))
+            floor, end = self._floors.get(parent(path), 0), looks.end_of(self._content(path))
             if end > floor:
                 self.broken("floor", path, f"has offsets up to {end}, the shard begins at {floor}")
-        elif not self._complete(path[:-3] + "seg") and _holds_records(self._content(path)):
+        elif not self._complete(path[:-3] + "seg") and looks.holds_records(self._content(path)):
             self.broken("seal", path, "deleted before its sealed segment was durable")
 
     def _journal_may_go(self, path: str) -> None:
@@ -340,14 +374,14 @@ class Monitor:
         else:  # left by a process that is gone: all that is whole in it counts
             entries = [
                 (entry.topic, entry.shard, entry.segment, entry.position, body)
-                for entry, body in _entries(self._content(path))
+                for entry, body in looks.entries_of(self._content(path))
             ]
         for topic, shard, segment, position, body in entries:
             node = self._log(parent(parent(path)), topic, shard, segment)
             if node is None or self._complete(node.path[:-3] + "seg"):
                 continue  # as it was before, sealed, or set aside
             there = self._content(node.path)
-            if not _speaks_of(there, position, body):
+            if not looks.speaks_of(there, position, body):
                 continue  # of another log that had its number
             end = position + len(body)
             if there[position:end] != body or node.in_file < end or not node.named:
@@ -634,67 +668,3 @@ def _unhindered(files: Any) -> Iterator[None]:
         yield
     finally:
         files.faults = faults
-
-
-def _limits(page: bytes) -> tuple[int, int, tuple[int, int]]:
-    """The ceiling, the floor and the file of deletions that a state page gives."""
-    slots = (
-        state_format.decode_slot(page[at : at + state_format.SLOT_SIZE])
-        for at in state_format.SLOT_POSITIONS
-    )
-    whole = [
-        (slot.generation, slot.ceiling, slot.earliest, (slot.marks, slot.marks_end))
-        for slot in slots
-        if not isinstance(slot, str)
-    ]
-    return max(whole, default=(0, 0, 0, (0, 0)))[1:]
-
-
-def _end(data: bytes) -> int:
-    """The offset behind a sealed segment; 0 if it cannot be read."""
-    header = segment_format.decode_header(data[: segment_format.HEADER_SIZE])
-    trailer = segment_format.decode_trailer(data[-segment_format.TRAILER_SIZE :])
-    if isinstance(header, str) or isinstance(trailer, str):
-        return 0
-    footer = segment_format.decode_footer(data[trailer[0] + frame.HEADER_SIZE :])
-    return 0 if isinstance(footer, str) else header.base + footer.records
-
-
-def _holds_records(log: bytes) -> bool:
-    header = segment_format.decode_header(log[: segment_format.HEADER_SIZE])
-    at = segment_format.HEADER_SIZE
-    while not isinstance(header, str):
-        head = frame.decode_header(log, at, at, header.salt)
-        if isinstance(head, frame.Damage) or head.kind == frame.FOOTER:
-            return False
-        if head.kind == frame.DATA:
-            return True
-        at += head.size
-    return False
-
-
-def _entries(data: bytes) -> list[tuple[journal_format.Entry, bytes]]:
-    """The entries of a journal up to the first that is not whole."""
-    header = journal_format.decode_header(data[: journal_format.HEADER_SIZE])
-    found: list[tuple[journal_format.Entry, bytes]] = []
-    at = journal_format.HEADER_SIZE
-    while not isinstance(header, str):
-        entry = journal_format.decode_entry(data[at : at + 64], at, header.salt)
-        if isinstance(entry, str):
-            break
-        body = data[at + 64 : at + 64 + entry.size]
-        if checksum(body, header.salt) != entry.body_checksum:
-            break
-        found.append((entry, body))
-        at += 64 + frame.padded(entry.size)
-    return found
-
-
-def _speaks_of(log: bytes, position: int, data: bytes) -> bool:
-    """Whether an entry of a journal belongs to this log, and not to one that had its number."""
-    header = segment_format.decode_header(log[: segment_format.HEADER_SIZE])
-    if isinstance(header, str):
-        return False
-    if position == 0:
-        return data[: segment_format.HEADER_SIZE] == log[: segment_format.HEADER_SIZE]
-    return isinstance(frame.decode_header(data, 0, position, header.salt), frame.Header)
