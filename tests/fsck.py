@@ -9,7 +9,8 @@ files as they lie, in memory or in a directory, and says what they hold and what
     judge_clean(files)        the same, and raises AssertionError if there is one
 
 `files` is a mapping of paths to bytes, a directory, or something with `contents()` such as a
-simulated disk. The sections named in the comments are those of docs/format.md. Parsing is a pure
+simulated disk. Segments in a cold store are read too, if that is a directory: where the stubs say,
+or in `cold`. The sections named in the comments are those of docs/format.md. Parsing is a pure
 function of a file's bytes and is remembered: images of one store have most files in common.
 """
 
@@ -73,7 +74,7 @@ ENTRY = Layout(
 DELETIONS = Layout(
     "Deletions", "4sHHQQII16sQQ", "magic version zero number topic shard zeros store salt checksum"
 )
-DATA, CONFIG, MARK, FOOTER, HOLE, DELETION = 1, 2, 3, 4, 5, 6
+DATA, CONFIG, MARK, FOOTER, HOLE, DELETION, PLACE = 1, 2, 3, 4, 5, 6, 7
 CLEAN = MORE = 1
 GAPS = {1: "lost unsynced tail", 2: "corrupt", 3: "state lost"}
 N4, N8 = r"(\d{4}|[1-9]\d{4,})", r"(\d{8}|[1-9]\d{8,})"
@@ -93,6 +94,7 @@ NAMES = {
     "spark": r"spark/.+",
     "archive": r"archive/.+",  # for other programs, see docs/archive.md
     "deleted": rf"topics/{N8}\.deleted/.+",
+    "object": rf"/.+/[0-9a-f]{{32}}/{N8}/{N4}/.+\.seg-[0-9a-f]{{16}}-[0-9a-f]{{16}}(?:\.tmp)?",
     "temporary": r".+\.tmp",
 }
 FIRST = ("esker.store", "catalog.lock")  # what lies in the directory of every store
@@ -284,8 +286,12 @@ def walk(data: bytes, salt: int) -> tuple[tuple[Frame, ...], tuple[tuple[int, st
             flaws.append((at, "the first frame is not the only CONFIG"))
         elif found.head.kind == DELETION:
             flaws.append((at, "a deletion in a segment"))
+        elif found.head.kind == PLACE and [each.head.kind for each in frames] not in ([], [CONFIG]):
+            flaws.append((at, "a place behind other frames"))
         frames.append(found)
         at, row = found.end, found.head.row + found.head.count
+        if found.head.kind == PLACE:
+            row = -1  # what it had are elsewhere
         if found.head.kind == FOOTER:
             break
     return tuple(frames), tuple(flaws), at
@@ -316,7 +322,7 @@ def frame(data: bytes, at: int, salt: int) -> Frame | None:
     content: Any = body
     flaw = ""
     try:
-        need(head.version == 1 and 1 <= head.kind <= 6 and head.flags <= MORE, "frame header")
+        need(head.version == 1 and 1 <= head.kind <= 7 and head.flags <= MORE, "frame header")
         need(head.codec == 1 or (head.codec == 0 and head.size == head.raw_size), "codec")
         need(end <= len(data), "the file ends inside a frame")
         need(head.body == (xxh3(body, salt) if body else 0), "frame body checksum")
@@ -335,6 +341,11 @@ def frame(data: bytes, at: int, salt: int) -> Frame | None:
             need((head.size, head.count, head.synced) == (0, 0, at), "MARK")
         elif head.kind == HOLE:
             need(not body.strip(b"\0"), "HOLE")
+        elif head.kind == PLACE:
+            content = json.loads(body)
+            kinds = {"root": str, "key": str, "size": int, "hash": int}
+            need({name: type(value) for name, value in content.items()} == kinds, "PLACE")
+            need((head.count, head.row, head.synced) == (0, 0, at), "PLACE with rows")
         elif head.kind == FOOTER:
             need(head.count == 0 and len(body) >= SUMMARY.size, "FOOTER")
     except Flaw as problem:
@@ -455,6 +466,49 @@ def sealed(data: bytes) -> tuple[Segment, int, list[tuple[int, str]]]:
 
 
 @lru_cache(1024)
+def place(data: bytes) -> dict[str, Any] | None:
+    """§8: what a stub says of where its segment lies; None of a whole segment, or a damaged one."""
+    found = [each for each in segment(data).frames if each.head.kind != CONFIG]
+    return found[0].content if found and found[0].head.kind == PLACE and not found[0].flaw else None
+
+
+@lru_cache(1024)
+def moved(data: bytes, whole: bytes) -> tuple[Segment, int, list[tuple[int, str]]]:
+    """§8: a segment in a cold store, its chain hash, and all that is wrong with it or its stub."""
+    stub, told = segment(data), place(data) or {}
+    flaws = list(stub.flaws)
+    *frames, footer = stub.frames
+    if footer.head.kind != FOOTER or footer.flaw or len(data) != stub.end + 32:
+        return stub, 0, [*flaws, (stub.end, "a stub without footer or trailer")]
+    try:
+        found, link, wrong = sealed(whole)
+    except Flaw as flaw:
+        return stub, 0, [*flaws, (flaw.position, flaw.what)]
+    trailer, last = TRAILER.at(data, stub.end), found.frames[-1]
+    head, end = found.header, stub.end
+    kept = [each for each in frames if each.head.kind == CONFIG]
+    name = f"{head.number:08d}-{head.base:020d}.seg-{told['hash']:016x}-"
+    key = f"{head.store.hex()}/{head.topic:08d}/{head.shard:04d}/{name}"
+    for right, position, what in (
+        (len(frames) - len(kept) == 1, 128, "a stub with more than its place"),
+        (trailer.magic == b"ESKEREND", end, "trailer of a stub"),
+        (trailer.checksum == xxh3(data[-32:-8]), end, "trailer checksum of a stub"),
+        (trailer.footer == footer.position, end, "trailer of a stub points elsewhere"),
+        (trailer.whole == xxh3(data[:-32]), end, "hash of a stub"),
+        (len(whole) == told["size"], 128, "a segment of another size was moved"),
+        (whole[-16:-8] == told["hash"].to_bytes(8, "little"), 128, "another segment was moved"),
+        (data[:128] == whole[:128], 0, "header of a stub"),
+        (all(data[128 : e.end] == whole[128 : e.end] for e in kept), 128, "CONFIG of a stub"),
+        (footer.content == last.content, footer.position, "footer of a stub"),
+        (footer.head.row == last.head.row, footer.position, "records of a stub"),
+        (told["key"][:-16] == key, 128, "a key that is not made of what it stands for"),
+    ):
+        if not right:
+            flaws.append((position, what))
+    return found, link, [*flaws, *wrong]
+
+
+@lru_cache(1024)
 def journal(data: bytes) -> tuple[Any, list[tuple[int, Any, bytes]], list[tuple[int, str]], int]:
     """§13: header, entries with their places and bytes, flaws, and up to where it was durable."""
     need(len(data) >= 64, "journal is shorter than its header")
@@ -568,8 +622,9 @@ class Piece(NamedTuple):
 class Judge:
     """Everything about one store; `judge` is the way in."""
 
-    def __init__(self, files: Mapping[str, bytes], clean: bool, pages: bool) -> None:
+    def __init__(self, files: Mapping[str, bytes], clean: bool, pages: bool, fetch: Any) -> None:
         self.files = files
+        self.fetch = fetch  # the bytes that lie in a cold store: root, key
         self.clean = clean
         self.pages = pages
         self.problems: list[Problem] = []  # what no crash explains
@@ -815,19 +870,29 @@ class Judge:
             found: Segment | None = None
             link: int | None = None
             flaws: Sequence[tuple[int, str]] = ()
+            size = len(data)
             try:
-                if kind == "seg":
+                told = place(data)
+                whole = self.fetch(told["root"], told["key"]) if told else None
+                if kind == "seg" and whole is not None:
+                    found, link, flaws = moved(data, whole)
+                    size = max(size, len(whole))
+                elif kind == "seg":
                     found, link, flaws = sealed(data)
+                    if told:
+                        flaws = [(128, "what was moved is not where the stub says"), *flaws]
                 else:
                     found = segment(data)
                     flaws = found.flaws
+                    if told:
+                        flaws = [(128, "a place in a log"), *flaws]
                 if found.header[4:8] != mine:
                     found, flaws = None, [(16, "a segment of another shard")]
                 elif found.header[8:10] != (number, base):
                     found, flaws = None, [(48, "a segment under another's name")]
             except Flaw as flaw:
                 flaws = [(flaw.position, flaw.what)]
-            pieces.append(Piece(number, base, path, len(data), found, flaws, link))
+            pieces.append(Piece(number, base, path, size, found, flaws, link))
             synced = max((each.head.synced for each in found.frames), default=0) if found else 0
             if synced:
                 proven[number] = max(proven.get(number, 0), synced)
@@ -935,20 +1000,29 @@ class Judge:
             self.problem(path, 840, f"visible {words[105]}, durable {words[108]}")
 
 
-def judge(files: Any, clean: bool = False, pages: bool = True) -> Judge:
+def judge(files: Any, clean: bool = False, pages: bool = True, cold: str = "") -> Judge:
     """What the files of a store hold, and what is wrong with them.
 
+    `cold` is the directory in which all lies that was moved, if it is not where the stubs say.
     Counters pages are never synced: after a power cut they may hold anything, until a writer opens
     their shard. `pages=False` leaves them out.
     """
     if hasattr(files, "contents"):
         files = files.contents()
-    if isinstance(files, (str, Path)):
+    there = None if isinstance(files, (str, Path)) else files
+
+    def fetch(root: str, key: str) -> bytes | None:
+        path = f"{cold or root}/{key}"
+        if there is not None:
+            return there.get(path)
+        return Path(path).read_bytes() if os.path.isfile(path) else None
+
+    if there is None:
         files = in_directory(str(files))
     root = next((path.rpartition("/")[0] + "/" for path in files if path.endswith(FIRST)), "/")
     if root != "/":
         files = {path.removeprefix(root): data for path, data in files.items()}
-    return Judge(files, clean, pages)
+    return Judge(files, clean, pages, fetch)
 
 
 def in_directory(root: str) -> dict[str, bytes]:
@@ -962,8 +1036,8 @@ def in_directory(root: str) -> dict[str, bytes]:
     return found
 
 
-def judge_clean(files: Any, pages: bool = True) -> Judge:
+def judge_clean(files: Any, pages: bool = True, cold: str = "") -> Judge:
     """The same for a store that was closed; raises AssertionError with all that is wrong."""
-    found = judge(files, clean=True, pages=pages)
+    found = judge(files, clean=True, pages=pages, cold=cold)
     assert not found.problems, "fsck:\n" + "\n".join(map(str, found.problems))
     return found

@@ -23,7 +23,19 @@ from esker.format.tags import encode as encode_tags
 from esker.storage.tags import index_of
 from esker.testing import Fate, ManualClock, SimulatedDisk
 from tests import fsck
-from tests.fsck import CONFIG, DATA, FOOTER, FRAME, MARK, SEGMENT, STATE, SUMMARY, TRAILER, xxh3
+from tests.fsck import (
+    CONFIG,
+    DATA,
+    FOOTER,
+    FRAME,
+    MARK,
+    PLACE,
+    SEGMENT,
+    STATE,
+    SUMMARY,
+    TRAILER,
+    xxh3,
+)
 from tests.golden import make
 from tests.helpers import FixedFiles, HandClock
 
@@ -109,6 +121,7 @@ steps = st.one_of(
     st.tuples(st.just("erase"), st.integers(0, 2), st.sampled_from(["a", "b", "ab", "é"])),
     st.sampled_from([("sync",), ("tick",), ("tick",), ("reopen",), ("kill",), ("drop",)]),
     st.tuples(st.just("power"), st.integers(0, 2**20)),
+    st.tuples(st.sampled_from(["cold", "cold", "hot"]), st.integers(0, 2)),
 )
 options = st.fixed_dictionaries(
     {
@@ -134,7 +147,7 @@ class Life:
     def open(self) -> None:
         self.store = esker.open(
             "/s", files=self.disk, clock=self.clock, background=False, journals=1,
-            journal_bytes="64KiB",
+            journal_bytes="64KiB", cold="/cold",
         )  # fmt: skip
 
     def run(self, name: str, *rest: Any) -> None:
@@ -149,6 +162,8 @@ class Life:
         elif name == "drop":
             if len(self.store) > 1:
                 self.store.delete(list(self.store)[-1])
+        elif name in ("cold", "hot"):
+            self.topic(rest[0]).tier(name)
         elif name == "erase":
             self.topic(rest[0]).delete(tag_prefix=rest[1])
         elif name == "forget":
@@ -319,6 +334,33 @@ class Patient:
             fields = {"whole": xxh3(data[:-32]), **fields}
             self._changed(TRAILER, pattern, len(data) - 32, fields, 0)
 
+    def place(self, old: bytes, new: bytes) -> None:
+        """Change what a stub says of where its segment lies."""
+        body = self.body(STUB, PLACE)
+        assert len(old) == len(new)
+        assert body.count(old) == 1
+        self.frame(STUB, PLACE, body.replace(old, new))
+
+    def stub(self, **fields: Any) -> None:
+        """Change the summary in the footer of a stub."""
+        body = self.body(STUB, FOOTER)
+        told = SUMMARY.at(body)._replace(**fields)
+        self.frame(STUB, FOOTER, SUMMARY.struct.pack(*told) + body[64:])
+
+    def twice(self) -> None:
+        """A stub whose place is there a second time."""
+        data = self.files[self.path(STUB)]
+        found = fsck.segment(data)
+        salt, place, footer = found.header.salt, *found.frames[-2:]
+        made = data[: place.end]
+        for each in (place, footer):
+            head = each.head._replace(synced=len(made))
+            packed = FRAME.struct.pack(*head)[:-8]
+            made += packed + xxh3(packed, (salt + len(made)) % 2**64).to_bytes(8, "little")
+            made += data[each.position + 64 : each.end]
+        self.files[self.path(STUB)] = made + data[-32:]
+        self.trailer(STUB, footer=len(made) - (footer.end - footer.position))
+
     def counter(self, word: int, value: int) -> None:
         self.put(T + "counters", word * 8, value.to_bytes(8, "little"))
 
@@ -424,7 +466,23 @@ def erased() -> Files:
     return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
 
 
+def moved() -> Files:
+    """A closed store of two segments in a cold store, and a log."""
+    files = FixedFiles()
+    how: Any = {"files": files, "clock": HandClock(), "background": False, "cold": "/cold"}
+    with esker.open("/s", **how) as store:
+        topic = store.create("t", segment_records=4)
+        for first in (0, 4, 8):
+            topic.append_many([b"%d " % n * 100 for n in range(first, first + 4)])
+        store.tick()
+        assert store.tier("t", "cold").segments == 2
+    contents = {**files.files, **files.pages}
+    return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
+
+
 HEALTHY, LEFT, COMMITTED, ERASED = healthy(), left(), committed(), erased()
+MOVED = moved()
+STUB, OBJECT = "topics/*/00000002-*.seg", "/cold/*/00000002-*.seg-*"
 Damage = Callable[[Patient], Any]
 
 
@@ -686,6 +744,57 @@ def test_damage_to_what_was_deleted_is_found(what: str, damage: Damage, clean: b
     assert any(what in problem.what for problem in found), found
 
 
+COLD: list[tuple[str, Damage]] = [
+    ("what was moved is not where the stub says", lambda p: p.files.pop(p.path(OBJECT))),
+    ("what was moved is not where the stub says", lambda p: p.place(b"/cold", b"/cord")),
+    ("a segment of another size was moved", lambda p: p.place(b'"size":1', b'"size":2')),
+    ("another segment was moved", lambda p: p._changed(
+        TRAILER, OBJECT, len(p.files[p.path(OBJECT)]) - 32, {"whole": 1}, 0)),
+    ("hash of the file", lambda p: p.flip(OBJECT, 700)),
+    ("segment header checksum", lambda p: p.flip(OBJECT, 20)),
+    ("segment is shorter", lambda p: p.cut(OBJECT, 100)),
+    ("no trailer", lambda p: p.cut(OBJECT, -1)),
+    ("header of a stub", lambda p: p.header(STUB, created=5)),
+    ("CONFIG of a stub", lambda p: p.frame(STUB, CONFIG, p.body(STUB, CONFIG)[:-2] + b" }")),
+    ("footer of a stub", lambda p: p.stub(raw=5)),
+    ("records of a stub", lambda p: p.frame(STUB, FOOTER, row=9)),
+    ("hash of a stub", lambda p: p.trailer(STUB, whole=1)),
+    ("trailer of a stub", lambda p: p.trailer(STUB, magic=b"ESKERENE")),
+    ("trailer checksum of a stub", lambda p: p.flip(STUB, -1)),
+    ("trailer of a stub points elsewhere", lambda p: p.trailer(STUB, footer=128)),
+    ("a stub without footer or trailer", lambda p: p.cut(STUB, -1)),
+    ("a stub with more than its place", lambda p: p.twice()),
+    ("a key that is not made of what it stands for", both(
+        lambda p: p.rename(OBJECT, "/0000/", "/0001/"), lambda p: p.place(b"/0000/", b"/0001/"))),
+    ("PLACE", lambda p: p.place(b'"root"', b'"boot"')),
+    ("PLACE with rows", lambda p: p.frame(STUB, PLACE, row=1)),
+    ("a place behind other frames", lambda p: p.twice()),
+    ("a place in a log", lambda p: p.rename(STUB, ".seg", ".log")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "damage"), COLD, ids=[what for what, _ in COLD])
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "left"])
+def test_damage_to_what_was_moved_is_found(what: str, damage: Damage, clean: bool) -> None:
+    patient = Patient(MOVED)
+    damage(patient)
+    found = fsck.judge(patient.files, clean=clean).problems
+    assert any(what in problem.what for problem in found), found
+
+
+def test_what_was_moved_is_read_where_it_lies() -> None:
+    found = fsck.judge_clean(MOVED)
+    assert [record.value for record in found.shards["t", 0].records] == [
+        b"%d " % n * 100 for n in range(12)
+    ]
+    there = make.MOVED / "store"
+    found = fsck.judge_clean(there, cold=str(make.MOVED / "cold"))
+    assert len(found.shards["moved", 0].records) == 14
+    assert {problem.what for problem in fsck.judge(there).problems} >= {
+        "what was moved is not where the stub says"
+    }
+
+
 def indexed() -> tuple[Files, str]:
     """A store with an index of the tags of its first segment, and the path of that."""
     files = FixedFiles()
@@ -842,7 +951,7 @@ def test_every_check_is_tried() -> None:
     untried = [
         text
         for text in said
-        if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED + WRONG)
+        if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED + WRONG + COLD)
     ]
     untried.remove("committed, and not attached")  # see above
     assert untried == []
@@ -857,8 +966,12 @@ def tried(what: str, text: str) -> bool:
 
 @pytest.mark.parametrize(
     ("files", "name"),
-    [*((HEALTHY, name) for name in sorted(HEALTHY)), (ERASED, T + "deletions-00000001")],
-    ids=[*sorted(HEALTHY), "deletions"],
+    [
+        *((HEALTHY, name) for name in sorted(HEALTHY)),
+        (ERASED, T + "deletions-00000001"),
+        *((MOVED, name) for name in sorted(MOVED) if ".seg" in name),
+    ],
+    ids=[*sorted(HEALTHY), "deletions", *(name for name in sorted(MOVED) if ".seg" in name)],
 )
 def test_no_flipped_bit_goes_unnoticed(files: Files, name: str) -> None:
     """Every byte of a store counts, but for lock files, counts, and what a slot was before."""

@@ -117,7 +117,7 @@ def test_what_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
         assert make.contents(store) == told
 
 
-@pytest.mark.damages  # to tests/fsck.py a stub is damage, as long as it knows none
+@pytest.mark.damages  # what is made has the stubs say that it lies in another directory
 def test_what_is_written_of_a_moved_segment_is_frozen(tmp_path: Path) -> None:
     make.build_moved(tmp_path / "made")
     made, frozen = snapshot(tmp_path / "made"), snapshot(make.MOVED)

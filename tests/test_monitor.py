@@ -12,13 +12,14 @@ import pytest
 
 import esker
 from esker.engine.shard import Shard
-from esker.format import catalog, columns
-from esker.format.segment import SegmentHeader
+from esker.format import catalog, columns, names
+from esker.format.place import Place, stub_of
+from esker.format.segment import SegmentHeader, decode_trailer
 from esker.format.state import CLEAN, State
 from esker.options import topic_options
 from esker.storage import marks
 from esker.storage.counters import Counters
-from esker.storage.files import File
+from esker.storage.files import File, base_name
 from esker.storage.journal import Journal, Redo
 from esker.storage.log import LogSegment
 from esker.storage.marks import MarksFile
@@ -361,6 +362,32 @@ def delete_deletions_of_a_replaced_page(world: World) -> None:
     world.files.unlink(DELETIONS)
 
 
+def moved(world: World, *, sync: bool = True) -> str:
+    """A segment that was put into a cold store, perhaps not durably; its stub has its name."""
+    world.ready()
+    sealed = world.log.seal(world.files)
+    whole = bytes(world.inner.files[sealed.path])
+    trailer = decode_trailer(whole[-32:])
+    assert not isinstance(trailer, str)
+    prefix = names.cold_prefix(bytes(16), 1, 0)
+    key = names.cold(prefix, base_name(sealed.path), trailer[1], bytes(8))
+    for folder in ("/cold", *(f"/cold/{key}"[:at] for at in (38, 47, 52))):
+        world.inner.make_dir(folder)
+    world.put(f"/cold/{key}", whole, sync=sync)
+    world.files.sync_dir(f"/cold/{prefix}".rstrip("/"))
+    world.put(f"{sealed.path}.tmp", stub_of(whole, Place("/cold", key, len(whole), trailer[1])))
+    world.files.rename(f"{sealed.path}.tmp", sealed.path)
+    return f"/cold/{key}"
+
+
+def move_unsynced(world: World) -> None:
+    moved(world, sync=False)
+
+
+def delete_what_a_stub_names(world: World) -> None:
+    world.files.unlink(moved(world))
+
+
 MISBEHAVIOURS: list[tuple[str, Callable[[World], None]]] = [
     ("rename", rename),
     ("seal", seal_unnamed),
@@ -398,6 +425,8 @@ MISBEHAVIOURS: list[tuple[str, Callable[[World], None]]] = [
     ("ack", ack_in_unnamed_folder),
     ("ack", ack_unsynced_journal),
     ("ack", ack_after_failure),
+    ("moved", move_unsynced),
+    ("moved", delete_what_a_stub_names),
     ("retry", retry),
 ]
 

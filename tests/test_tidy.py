@@ -99,7 +99,7 @@ DOORS: dict[str, dict[str, str]] = {
     },
     "pyarrow.fs": {
         "storage/objects.py": "the door to object stores",
-        "storage/cold.py": "the same for cold segments",
+        "storage/cold.py": "lists what lies in one",
     },
     "pyarrow.OSFile": _FILES_ONLY,
     "pyarrow.input_stream": _FILES_ONLY,

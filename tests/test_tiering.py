@@ -16,8 +16,6 @@ from esker.engine import tiering
 from esker.format import names
 from esker.testing import ManualClock
 
-pytestmark = pytest.mark.damages  # to tests/fsck.py a stub is damage, as long as it knows none
-
 
 def opened(folder: Path, mode: Any = "rw", **options: Any) -> esker.Store:
     how = {"cold": str(folder / "cold"), "background": False, "clock": ManualClock()} | options

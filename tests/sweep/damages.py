@@ -23,7 +23,7 @@ SPARSE: Final = 97  # in room that was taken ahead, zeros, every so-manieth byte
 
 _ELSEWHERE: Final = {"closed": "sealed", "sealed": "closed", "killed": "committed",
                      "committed": "killed", "rich": "closed", "deleted": "erased",
-                     "erased": "deleted"}  # fmt: skip
+                     "erased": "deleted", "moved": "closed"}  # fmt: skip
 """Which other store a file may have come from."""
 
 
@@ -210,6 +210,8 @@ def _files(of: Shape, path: str) -> Iterator[Damage]:
 
 def _kind(path: str) -> str:
     name = path.rpartition("/")[2]
+    if ".seg-" in name:
+        return "object"
     kind, dash, _ = name.partition("-")
     return kind if dash and kind in ("catalog", "deletions") else name.rpartition(".")[2]
 
@@ -247,6 +249,8 @@ def important(of: Shape, path: str) -> set[int]:
     """The bytes of a file that are nobody's record: all of their bits are tried."""
     data = bytes(of.disk.files[path])
     kind, size = _kind(path), _used(of.disk.files[path])
+    if of.name == "moved":  # how else a segment may be wrong is seen in other shapes
+        return _important_in_stub(data)
     if kind in ("log", "seg"):
         return _important_in_segment(data)
     if kind == "journal":
@@ -275,6 +279,12 @@ def _important_in_segment(data: bytes) -> set[int]:
             found.update(range(at, at + head.size))
         at += head.size
     return found | set(range(at, _used(bytearray(data))))  # the trailer
+
+
+def _important_in_stub(data: bytes) -> set[int]:
+    """The frame that says where the segment lies; nothing in the segment itself."""
+    begin = data.find(b'{"root"')
+    return set(range(begin - frame.HEADER_SIZE, begin)) if begin > 0 else set()
 
 
 def _important_in_deletions(data: bytes) -> set[int]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from esker.format import marks as marks_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.state import State
-from tests.sweep.shapes import ROOT, Frame, Platter, Shape, Shard, abandon, opened
+from tests.sweep.shapes import COLD, ROOT, Frame, Platter, Shape, Shard, abandon, opened
 
 SECONDS: Final = 2.0  # of computing, for one look
 RESUMES: Final = 64
@@ -176,6 +177,11 @@ def read(of: Shape, store: esker.Store, shard: Shard) -> Got:
             _check_place(problem, at)
             named.update(offset for offset in lost if at <= offset <= problem.last)
             at = problem.last + 1
+        except esker.ColdUnavailable as problem:
+            first, last = _cold_place(problem)
+            at = over(first)
+            named.update(offset for offset in lost if at <= offset <= last)
+            at = last + 1
         except esker.EskerError as problem:
             blind.append(problem)
             break
@@ -190,8 +196,16 @@ def _check_place(problem: esker.Corruption, at: int) -> None:
     assert problem.last is not None
     assert problem.first <= at <= problem.last, f"{problem}, when reading at {at}"
     where = f"{problem.path} at byte {problem.position} (offsets {problem.first}..{problem.last})"
-    assert problem.path.startswith(ROOT), f"does not say where: {problem}"
+    assert problem.path.startswith((ROOT, COLD)), f"does not say where: {problem}"
     assert where in str(problem), f"does not say where: {problem}"
+
+
+def _cold_place(problem: esker.ColdUnavailable) -> tuple[int, int]:
+    """What is missing in a cold store is named, too, and the offsets that it has."""
+    said = re.search(r"offsets (\d+)\.\.(\d+)", str(problem))
+    assert said, f"does not say where: {problem}"
+    assert problem.path.startswith(COLD), f"does not say where: {problem}"
+    return int(said[1]), int(said[2])
 
 
 # ---- what may be lost ------------------------------------------------------------------------
@@ -242,7 +256,12 @@ def may_be_lost(
     frames, folder = of.frames[shard], of.folders()[shard]
     replaced = False
     for item in frames:
-        if item.path in changed and not _intact(of, item, now.get(item.path)):
+        if item.path.startswith(COLD):  # the whole of it is held against its hash, or not found
+            stub = of.stub_of(item.path)
+            if item.path in changed or stub in changed:
+                touched.update(range(item.first, item.last + 1))
+            replaced |= stub in changed and not _same_header(of, stub, now.get(stub))
+        elif item.path in changed and not _intact(of, item, now.get(item.path)):
             touched.update(range(item.first, item.last + 1))
             replaced |= not _same_header(of, item.path, now.get(item.path))
     extra = changed - of.disk.files.keys()

@@ -4,8 +4,8 @@ A `Shape` is a disk full of bytes and the truth about it: every record that was 
 shard and offset. Shapes are made on a simulated disk, once, and then live on a `Platter`, a disk in
 memory that is cheap to copy and to damage. All of them together have each kind of file that there
 is: identity, catalogs, state pages, counters, locks, journals, logs with a synced and an unsynced
-part, rolled logs, sealed segments of one frame and of many, compressed and not, with a hole, files
-of deletions, and what lies in quarantine.
+part, rolled logs, sealed segments of one frame and of many, compressed and not, with a hole, in a
+cold store, files of deletions, and what lies in quarantine.
 
 They are small on purpose. The sweep damages every byte, and what it costs to look at one damage is
 what it costs to open and read the store.
@@ -29,6 +29,7 @@ from esker.storage.memory import MemoryFile, MemoryFiles, MemoryLock
 from esker.testing import LOST, Fate, Fault, ManualClock, SimulatedDisk
 
 ROOT: Final = "/store"
+COLD: Final = "/cold"
 OPTIONS: Final[dict[str, Any]] = {
     "background": False, "journals": 1, "journal_bytes": 64 << 10, "sync_interval": "50ms",
 }  # fmt: skip
@@ -155,6 +156,11 @@ class Shape(NamedTuple):
     def folders(self) -> dict[Shard, str]:
         return _folders(self.disk, tuple(self.truth))
 
+    def stub_of(self, path: str) -> str:
+        """The file of the shard that stands for an object in the cold store."""
+        key = path.split("/")
+        return "/".join([ROOT, names.TOPICS, *key[-3:-1], key[-1].partition(".seg")[0] + ".seg"])
+
 
 @cache
 def _folders(disk: Platter, shards: tuple[Shard, ...]) -> dict[Shard, str]:
@@ -166,8 +172,10 @@ def _folders(disk: Platter, shards: tuple[Shard, ...]) -> dict[Shard, str]:
         }
 
 
-def opened(disk: Any, mode: Any = "rw", clock: ManualClock | None = None) -> esker.Store:
-    return esker.open(ROOT, mode, files=disk, clock=clock or ManualClock(), **OPTIONS)
+def opened(
+    disk: Any, mode: Any = "rw", clock: ManualClock | None = None, **more: Any
+) -> esker.Store:
+    return esker.open(ROOT, mode, files=disk, clock=clock or ManualClock(), **OPTIONS, **more)
 
 
 def contents(store: esker.Store) -> tuple[Truth, dict[Shard, list[tuple[int, int]]]]:
@@ -198,7 +206,8 @@ def _frames(disk: Platter, folders: dict[Shard, str]) -> tuple[dict[Shard, list[
     for shard, folder in folders.items():
         for path, data in sorted(disk.files.items()):
             header = segment_format.decode_header(bytes(data[: segment_format.HEADER_SIZE]))
-            if not path.startswith(folder + "/") or isinstance(header, str):
+            ours = folder.replace(f"{ROOT}/{names.TOPICS}", f"{COLD}/{_owner(data)}")
+            if not path.startswith((folder + "/", ours + "/")) or isinstance(header, str):
                 continue
             salts[path] = header.salt
             at = segment_format.HEADER_SIZE
@@ -213,6 +222,11 @@ def _frames(disk: Platter, folders: dict[Shard, str]) -> tuple[dict[Shard, list[
                     )
                 at += head.size
     return found, salts
+
+
+def _owner(data: bytes) -> str:
+    """The id of the store that a segment says it is of, as keys in a cold store begin."""
+    return bytes(data[16:32]).hex()
 
 
 def _shape(
@@ -468,10 +482,25 @@ def erased() -> Shape:
     return _shape("erased", before, after, wrote, gone, frozenset({8}))
 
 
+def moved() -> Shape:
+    """Closed cleanly: two segments in a cold store, one that was brought back, and a log."""
+    disk = SimulatedDisk(10)
+    with opened(disk, cold=COLD) as store:
+        topic = store.create("t", durability="fsync", segment_records=8, segment_bytes=8192)
+        for batch in range(4):
+            topic.append_many([b"moved %d.%d " % (batch, row) * 17 for row in range(8)], wait=True)
+        store.tick()
+        before = disk.kill()
+        assert topic.tier("cold").segments == 3
+        assert topic.tier("hot", before=8).segments == 1
+        wrote, _ = contents(store)
+    return _shape("moved", before, disk.kill(), wrote)
+
+
 MAKERS: Final[dict[str, Callable[[], Shape]]] = {
     "closed": closed, "rich": rich, "sealed": sealed, "killed": killed, "cut off": cut_off,
     "journalled": journalled, "redone": redone, "committed": committed, "deleted": deleted,
-    "erased": erased,
+    "erased": erased, "moved": moved,
 }  # fmt: skip
 
 

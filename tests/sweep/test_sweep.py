@@ -55,6 +55,8 @@ def _singles() -> list[tuple[str, Damage]]:
         of, paths = shape(name), None
         if name in BY_JOURNAL:
             paths = [path for path in of.disk.files if path.endswith(".journal")]
+        elif name == "moved":
+            paths = [p for p in sorted(of.disk.files) if "/00000002-" in p]  # a stub, its segment
         elif of.deleted:
             paths = [p for p in sorted(of.disk.files) if p.endswith("/state") or "/deletions-" in p]
         found += ((name, damage) for damage in all_damages(of, paths))

@@ -29,7 +29,7 @@ def _print_json(value: Any) -> None:
 
 def verify(arguments: argparse.Namespace) -> int:
     """`esker verify`."""
-    found = esker.verify(arguments.dir, deep=not arguments.shallow)
+    found = esker.verify(arguments.dir, deep=not arguments.shallow, cold=arguments.cold)
     if arguments.json:
         problems = [
             msgspec.structs.asdict(problem) | {"advice": problem.advice}
@@ -43,7 +43,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def repair(arguments: argparse.Namespace) -> int:
     """`esker repair`."""
-    done = esker.repair(arguments.dir, dry_run=arguments.dry_run)
+    done = esker.repair(arguments.dir, dry_run=arguments.dry_run, cold=arguments.cold)
     if arguments.json:
         _print_json({"ok": done.ok, "lost": done.lost, **msgspec.structs.asdict(done)})
     else:

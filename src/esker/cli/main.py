@@ -20,6 +20,7 @@ from esker.errors import EskerError
 
 Run = Callable[[argparse.Namespace], int]
 
+_COLD = "where segments lie that were moved, if not where they were put"
 _START = "where to start: earliest, latest, N, -N, @2026-11-15T10:00, @-15m"
 
 
@@ -115,6 +116,7 @@ def _add_verify(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("dir", metavar="DIR", help="the directory of a store")
     parser.add_argument("--shallow", action="store_true", help="headers only, in little time")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--cold", metavar="WHERE", default="", help=_COLD)
     parser.set_defaults(run=_command("verify"))
 
 
@@ -123,6 +125,7 @@ def _add_repair(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("dir", metavar="DIR", help="the directory of a store")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--cold", metavar="WHERE", default="", help=_COLD)
     parser.set_defaults(run=_command("repair"))
 
 

@@ -25,7 +25,7 @@ from esker.errors import (
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.options import StoreOptions
-from esker.storage.cold import cold_root
+from esker.storage.cold import cold_place, cold_root
 from esker.storage.files import Files, parent
 from esker.storage.maps import Fetched, Maps
 
@@ -69,9 +69,10 @@ class Context:
         self.clock = clock
         self.options = options
         self.read_only = read_only
-        self.cold = cold_root(options.cold) if options.cold else ""
+        place = cold_place(options.cold) if options.cold else ""
+        self.cold = cold_root(place)
         self.maps = Maps(
-            files, options.mapped_bytes, Fetched(files, options.cold_cache_bytes, self.cold)
+            files, options.mapped_bytes, Fetched(files, options.cold_cache_bytes, place)
         )
         self.gauge = Gauge(options.max_unflushed_bytes)
         self.boot = files.boot_id()

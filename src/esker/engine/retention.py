@@ -102,7 +102,7 @@ def leading(view: View, segments: tuple[Segment, ...], count: int, reason: str) 
     first = max(earliest_of(view), view.earliest)
     if end <= first:
         return None
-    size = sum(size_of(view, segment) for segment in segments[:count])
+    size = sum(whole_size(view, segment) for segment in segments[:count])
     return Eviction(view.entry.name, view.number, first, end - 1, count, size, reason)
 
 
@@ -126,7 +126,7 @@ def _expired(segments: tuple[Segment, ...], before: int) -> int:
 
 def _beyond(view: View, cap: int) -> int:
     """How many segments, from the oldest on, can go and leave as many bytes as the cap."""
-    sizes = [size_of(view, segment) for segment in view.segments]
+    sizes = [whole_size(view, segment) for segment in view.segments]
     left = sum(sizes)
     for count, size in enumerate(sizes):
         left -= size
@@ -135,7 +135,7 @@ def _beyond(view: View, cap: int) -> int:
     return 0
 
 
-def size_of(view: View, segment: Segment) -> int:
+def whole_size(view: View, segment: Segment) -> int:
     """The bytes of a segment, wherever it lies, without the room that a log has taken ahead."""
     return _sizes(view, segment)[0]
 

@@ -46,7 +46,7 @@ from esker.format.commit import Commit, Ticket
 from esker.options import TopicOptions, is_bounded, is_evicting
 from esker.storage import catalog as storage
 from esker.storage.catalog import CatalogFile
-from esker.storage.cold import cold_root
+from esker.storage.cold import cold_place, cold_root
 from esker.storage.files import (
     SYSTEM_FILES,
     Files,
@@ -58,6 +58,7 @@ from esker.storage.files import (
 )
 from esker.storage.journal import dead_paths
 from esker.storage.memory import MemoryFiles
+from esker.storage.objects import is_url
 
 Mode = Literal["rw", "r"]
 MEMORY = ":memory:"
@@ -511,14 +512,14 @@ def open_store(
     else:
         root = _root(path)
     files = files or SYSTEM_FILES
-    cold = cold_root(checked.cold) if checked.cold else ""
+    cold = cold_place(checked.cold) if checked.cold else ""
     if cold and (root == cold or f"{cold}/".startswith(f"{root}/") or path == MEMORY):
         raise InvalidOption(
-            f"cold={checked.cold!r} lies in the store itself, or is for one in memory; give "
+            f"cold={cold_root(cold)!r} lies in the store itself, or is for one in memory; give "
             "another directory, or a URL such as s3://bucket/folder"
         )
     store = _identity(files, root, mode, clock)
-    if cold and mode == "rw" and "://" not in cold and not files.kind(cold):
+    if cold and mode == "rw" and not is_url(cold) and not files.kind(cold):
         _make_dirs(files, cold)
     context = Context(
         root=root, store=store, files=files, clock=clock, options=checked, read_only=mode == "r"

@@ -11,6 +11,7 @@ A cold store keeps bytes under keys (see names.py), and is asked for whole segme
 There are two: a directory, by way of files.py like all other files, so that a test can take the
 power away at each call; and an object store by its URL (`s3://bucket/folder`), by way of
 pyarrow.fs, which is imported when it is first needed. Neither is asked when a store is opened.
+Secrets may be in the URL that a store is opened with; they are neither written down nor told.
 
 Whatever goes wrong is told as ColdUnavailable, with root and key. Nothing that was fetched is
 believed: `fetch` holds size and hash against what the stub says. A cold store may be slow or gone;
@@ -23,6 +24,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from esker.errors import ColdUnavailable, Corruption, InvalidOption, StorageError
 from esker.format import names
@@ -30,8 +32,12 @@ from esker.format import segment as fmt
 from esker.format.checksum import checksum
 from esker.format.place import Place
 from esker.storage.files import Files, absolute, join, parent
+from esker.storage.objects import is_url, system_at
 
 ROOT_BYTES_MAX = 1024  # a stub begins with it, see sealed.py
+TOLD = frozenset(
+    {"region", "scheme", "endpoint_override"}
+)  # of a URL's parameters, to all who read
 ADVICE = "what was moved there stays there: try again when it answers"
 
 
@@ -47,18 +53,26 @@ class ColdStore(Protocol):
     def list(self, prefix: str) -> list[str]: ...
 
 
-def cold_root(given: str) -> str:
-    """The root of a cold store as it is written into stubs: an absolute path, or a URL."""
+def cold_place(given: str) -> str:
+    """Where a cold store is, from what a user gave: an absolute path, or a URL."""
     if "\0" in given or len(given.encode()) > ROOT_BYTES_MAX:
-        raise InvalidOption(f"cold={given!r} is neither a directory nor a URL")
-    if given.startswith("file://"):
-        given = given.removeprefix("file://")
-    return given.rstrip("/") if "://" in given else absolute(given)
+        raise InvalidOption(f"cold={given[:20]!r}… is neither a directory nor a URL")
+    return given if is_url(given) else absolute(given.removeprefix("file://"))
 
 
-def cold_store(files: Files, root: str) -> ColdStore:
-    """The cold store at a root. Asks nothing of it."""
-    return ColdObjects(root) if "://" in root else ColdFolder(files, root)
+def cold_root(place: str) -> str:
+    """The same as it is written into stubs, and told: a URL without user, password and tokens."""
+    if not is_url(place):
+        return place
+    parts = urlsplit(place)
+    kept = urlencode([each for each in parse_qsl(parts.query) if each[0] in TOLD])
+    user = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=user, path=parts.path.rstrip("/"), query=kept).geturl()
+
+
+def cold_store(files: Files, place: str) -> ColdStore:
+    """The cold store at a place. Asks nothing of it."""
+    return ColdObjects(place) if is_url(place) else ColdFolder(files, place)
 
 
 def fetch(store: ColdStore, place: Place) -> Any:
@@ -171,16 +185,15 @@ class ColdFolder:
 class ColdObjects:
     """A cold store behind a URL that pyarrow understands: `s3://bucket/folder`."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
+    def __init__(self, url: str) -> None:
+        self.root = cold_root(url)
+        self._url = url  # which may have secrets in it
         self._found: tuple[Any, str] | None = None
 
     def _at(self, key: str) -> tuple[Any, str]:
         """The file system, and a key's path in it. Who asks first may have to wait for it."""
         if self._found is None:
-            from pyarrow import fs  # it takes its time, and few need it
-
-            self._found = fs.FileSystem.from_uri(self.root)
+            self._found = system_at(self._url)
         system, base = self._found
         return system, f"{base.rstrip('/')}/{key}" if base else key
 

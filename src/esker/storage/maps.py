@@ -43,8 +43,8 @@ class Fetched:
     What was fetched last stays whatever its size, or reading it would fetch it again and again.
     """
 
-    def __init__(self, files: Files, limit_bytes: int, root: str = "") -> None:
-        self.root = root  # where all of it is now, whatever stubs say; "" for where they say
+    def __init__(self, files: Files, limit_bytes: int, place: str = "") -> None:
+        self.place = place  # where all of it is now, whatever stubs say; "" for where they say
         self._files = files
         self._limit = limit_bytes
         self._lock = threading.Lock()  # guards everything below
@@ -57,11 +57,11 @@ class Fetched:
 
     def store(self, root: str) -> ColdStore:
         """The cold store that is to be asked for what a stub says lies at a root."""
-        root = self.root or root
+        place = self.place or root
         with self._lock:
-            found = self._stores.get(root)
+            found = self._stores.get(place)
             if found is None:
-                found = self._stores[root] = cold_store(self._files, root)
+                found = self._stores[place] = cold_store(self._files, place)
             return found
 
     def get(self, place: Place) -> Mapping:
@@ -85,7 +85,7 @@ class Fetched:
         try:
             return fetch(self.store(place.root), place)
         except ColdUnavailable as problem:
-            if not problem.missing or self.root in ("", place.root):
+            if not problem.missing or problem.root == place.root:
                 raise
             return fetch(cold_store(self._files, place.root), place)
 

@@ -3,6 +3,7 @@
     verify.py       the whole store; `esker.verify(path)`
     inspection.py   one shard
     examine.py      one segment file
+    stubs.py        segments in a cold store, and stubs made anew
     deletions.py    the file of deletions of a shard, and how it is mended
     dealt.py        a check whose segments are examined elsewhere, by many at once
     report.py       what is said: problems, their severity, what to do

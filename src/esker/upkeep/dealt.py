@@ -21,9 +21,11 @@ from esker.clock import SYSTEM_CLOCK
 from esker.errors import StorageError
 from esker.format import names
 from esker.format import segment as fmt
+from esker.format.place import Place
 from esker.storage.files import Files, join, size_if_there
 from esker.upkeep.examine import Directory, Examined, Flaw, examine
 from esker.upkeep.report import Verification
+from esker.upkeep.stubs import Cold, ColdFlaw, look_at_object
 from esker.upkeep.verify import Check
 
 
@@ -64,11 +66,13 @@ class Known(msgspec.Struct, frozen=True):
     footer_flaw: str
     hash_matches: bool
     refused: list[tuple[int, int, str]]
+    place: Place | None  # of a stub: where the segment lies,
+    cold: list[ColdFlaw]  # and what is wrong there
 
 
 _NUMBERS = (
     "frames", "rows", "readable", "end", "watermark", "chain", "raw_bytes", "unfinished",
-    "footer_position",
+    "footer_position", "file_hash", "stub", "place_position", "whole_size",
 )  # fmt: skip
 
 
@@ -88,12 +92,17 @@ def pieces(files: Files, root: str, only: Collection[str] = ()) -> tuple[list[Pi
     return list(found.values()), topics
 
 
-def examined(files: Files, piece: Piece) -> Known | None:
-    """Examine a piece. None where the system does not let us: the check itself will tell why."""
+def examined(files: Files, piece: Piece, cold: str = "") -> Known | None:
+    """Examine a piece, and what it stands for if it is a stub.
+
+    None where the system does not let us: the check itself will tell why.
+    """
     try:
         seen = examine(files, piece.folder, piece.name, limit=piece.limit, rows=piece.rows)
     except StorageError:
         return None
+    if seen.stub:
+        look_at_object(seen, Cold(files, cold), deep=True)
     columns: list[Any] = list(seen.directory)
     if seen.footer is None:  # then nothing is held against it, and only its end is asked for
         columns = [column[-1:] for column in columns]
@@ -112,6 +121,8 @@ def examined(files: Files, piece: Piece) -> Known | None:
         seen.footer_flaw,
         seen.hash_matches,
         seen.refused,
+        seen.place,
+        seen.cold,
     )
 
 
@@ -131,11 +142,12 @@ def _restored(known: Known) -> Examined:
     assert not isinstance(footer, str)
     seen.footer, seen.footer_flaw = footer, known.footer_flaw
     seen.hash_matches, seen.refused = known.hash_matches, list(known.refused)
+    seen.place, seen.cold = known.place, list(known.cold)
     return seen
 
 
 def check(
-    files: Files, root: str, known: dict[str, Known], only: Collection[str] = ()
+    files: Files, root: str, known: dict[str, Known], only: Collection[str] = (), cold: str = ""
 ) -> Verification:
     """`verify(root)`, with what is known of its segments, by path."""
     started = SYSTEM_CLOCK.monotonic()
@@ -145,9 +157,13 @@ def check(
         found = known.get(path)
         if found is not None and _same(files, found, path, limit, rows):
             return _restored(found)
-        return examine(files, folder, name, limit=limit, rows=rows)
+        seen = examine(files, folder, name, limit=limit, rows=rows)
+        if seen.stub:
+            look_at_object(seen, asked, deep=True)
+        return seen
 
-    done = Check(files, root, True, None, look=look, only=only)
+    asked = Cold(files, cold)
+    done = Check(files, root, True, None, look=look, only=only, cold=asked)
     done.run()
     done.report.seconds = SYSTEM_CLOCK.monotonic() - started
     return done.report

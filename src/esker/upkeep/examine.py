@@ -11,14 +11,19 @@ exact because rows are contiguous: what lies between two good frames is known fr
 flaw is corruption or only a torn tail is for `verify` to say, which knows the shard around it.
 
     examine(files, folder, name) -> Examined
+    examine_bytes(data, ...)     -> Examined, of a segment that was fetched from a cold store
     frame_flaw(header, body)     -> why a body that passed its checksum is still wrong
+
+Of a segment that lies in a cold store the file is a stub (format/place.py): it is told by its PLACE
+frame, or by a footer that speaks of a longer file. What it stands for is looked at in stubs.py.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,9 +33,13 @@ from esker.format import frame, names
 from esker.format import segment as fmt
 from esker.format.checksum import Hasher, checksum
 from esker.format.frame import Header
+from esker.format.place import Place
 from esker.format.segment import Footer, SegmentHeader
 from esker.options import SEGMENT_BYTES_MAX
 from esker.storage.files import File, Files, join
+
+if TYPE_CHECKING:
+    from esker.upkeep.stubs import ColdFlaw
 
 PIECE: Final = 4 << 20  # bytes read at once
 SECTOR: Final = 4096  # bytes read at once where the disk refuses a piece
@@ -87,6 +96,12 @@ class Examined:
         self.footer_flaw = ""  # why a sealed file has no footer that can be used
         self.footer_position = 0  # where the footer is, or should be; 0 when nobody knows
         self.hash_matches = True
+        self.file_hash = 0  # as the trailer has it
+        self.stub = False  # its frames lie in a cold store
+        self.place: Place | None = None  # where, if it says so
+        self.place_position = 0
+        self.cold: list[ColdFlaw] = []  # what is wrong there, see stubs.py
+        self.whole_size = 0  # bytes that were looked at there
         self.refused: list[tuple[int, int, str]] = []  # bytes the disk did not give, and why
 
     @property
@@ -142,6 +157,11 @@ class Source:
         self._start = 0
         self._data: memoryview = memoryview(b"")
         self.refused: list[tuple[int, int, str]] = []
+
+    @classmethod
+    def of(cls, data: Any) -> Source:
+        """Bytes that are here already."""
+        return cls(cast(File, _Bytes(data)), len(data))
 
     def at(self, position: int, size: int) -> memoryview:
         """Bytes [position, position + size), fewer at the end."""
@@ -200,6 +220,24 @@ class Source:
         return frame.decode_header(self.at(position, frame.HEADER_SIZE), 0, position, salt)
 
 
+class _Bytes:
+    """The read side of a File, of bytes."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = memoryview(data)
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(self._data[position : position + size])
+
+
+def examine_bytes(data: Any, path: str, name: names.SegmentName) -> Examined:
+    """Look at a sealed segment that was fetched from elsewhere."""
+    seen = Examined(path, name)
+    seen.size = len(data)
+    _look(seen, Source.of(data), None, True)
+    return seen
+
+
 def examine(
     files: Files, folder: str, name: names.SegmentName, *, limit: int | None = None,
     rows: int | None = None, deep: bool = True,
@@ -228,13 +266,26 @@ def _look(seen: Examined, source: Source, rows: int | None, deep: bool) -> None:
         seen.header_flaw = header
         return
     seen.header = header
-    end = source.size
+    end, elsewhere = source.size, None
     if seen.name.sealed:
-        _look_at_footer(seen, source, header.salt)
+        elsewhere = _look_at_footer(seen, source, header.salt)
         end = seen.footer_position or end
     _Walk(seen, source, header.salt, deep).run(end, rows)
-    if seen.name.sealed and deep:
+    if seen.name.sealed:
+        _settle_footer(seen, elsewhere)
+    if seen.name.sealed and (deep or seen.stub):
         seen.hash_matches = _hash_matches(source)
+
+
+def _settle_footer(seen: Examined, elsewhere: Footer | None) -> None:
+    """A footer that speaks of a longer file is right in a stub only."""
+    if elsewhere is not None and not seen.readable and elsewhere.data_end > seen.footer_position:
+        seen.stub = True
+    if seen.stub:
+        seen.footer = elsewhere or seen.footer
+        seen.flaws = [flaw._replace(first=0, last=-1) for flaw in seen.flaws]
+    elif elsewhere is not None:
+        seen.footer_flaw = "the footer contradicts itself"
 
 
 # ---- frames ----------------------------------------------------------------------------------
@@ -281,6 +332,8 @@ class _Walk:
     def frame(self, position: int, header: Header, end: int) -> None:
         seen = self.seen
         seen.watermark = max(seen.watermark, header.synced)
+        if header.kind == frame.PLACE and seen.name.sealed and not seen.readable:
+            seen.stub, seen.place_position = True, position
         if position + header.size > end:
             self.bad(position, end, "the file ends inside a frame", header)
             return
@@ -299,6 +352,8 @@ class _Walk:
             if position != fmt.HEADER_SIZE:
                 return "a CONFIG frame that is not the first frame"
             self.seen.config = bytes(body)
+        if header.kind == frame.PLACE:
+            return self.place(position, header, body)
         if header.first_row < self.row:
             return f"rows go back: {header.first_row} after {self.row}"
         pad = self.source.at(position + frame.HEADER_SIZE + header.body_size, -header.body_size & 7)
@@ -306,6 +361,22 @@ class _Walk:
             self.seen.untidy.append(position + frame.HEADER_SIZE + header.body_size)
         if header.kind == frame.DATA and self.deep:
             return frame_flaw(header, body)
+        return ""
+
+    def place(self, position: int, header: Header, body: memoryview) -> str:
+        """Why a PLACE frame does not say where the segment lies; "" if it does."""
+        seen = self.seen
+        if not seen.stub or seen.holes or seen.place is not None:
+            return "a PLACE frame that is in no stub"
+        if not self.deep and checksum(body, self.salt) != header.body_checksum:
+            return "frame body does not match its checksum"
+        pad = self.source.at(position + frame.HEADER_SIZE + header.body_size, -header.body_size & 7)
+        if any(pad):
+            seen.untidy.append(position + frame.HEADER_SIZE + header.body_size)
+        try:
+            seen.place = msgspec.json.decode(body, type=Place)
+        except msgspec.MsgspecError as problem:
+            return f"where it lies cannot be read: {problem}"
         return ""
 
     def good(self, position: int, header: Header) -> None:
@@ -323,6 +394,8 @@ class _Walk:
                 seen.holes.append((header.first_row, header.first_row + header.count - 1))
             self.row = header.first_row + header.count
             self.batch = -1
+            return
+        if header.kind == frame.PLACE:
             return
         self.chain.update(header.header_checksum.to_bytes(8, "little"))
         if header.kind == frame.DATA:
@@ -455,16 +528,19 @@ def _columns_flaw(header: Header, raw: Any) -> str:
 # ---- footer and trailer ----------------------------------------------------------------------
 
 
-def _look_at_footer(seen: Examined, source: Source, salt: int) -> None:
+def _look_at_footer(seen: Examined, source: Source, salt: int) -> Footer | None:
+    """Find the footer. One that is in order but for where it says that the data ends is returned:
+    whether that is right turns out when the frames are known."""
     trailer = fmt.decode_trailer(bytes(source.at(source.size - fmt.TRAILER_SIZE, fmt.TRAILER_SIZE)))
     if isinstance(trailer, str):
         seen.footer_flaw = trailer
-        return
+        return None
+    seen.file_hash = trailer[1]
     position = trailer[0]
     limit = source.size - fmt.TRAILER_SIZE
     if not fmt.HEADER_SIZE <= position <= limit - frame.HEADER_SIZE:
         seen.footer_flaw = f"the trailer names a footer at {position}"
-        return
+        return None
     seen.footer_position = position
     header = source.header(position, salt)
     if isinstance(header, frame.Damage):
@@ -478,10 +554,13 @@ def _look_at_footer(seen: Examined, source: Source, salt: int) -> None:
             seen.footer_flaw = "the footer does not match its checksum"
         elif isinstance(footer, str):
             seen.footer_flaw = footer
-        elif footer.data_end != position or header.first_row != footer.records:
+        elif header.first_row != footer.records:
             seen.footer_flaw = "the footer contradicts itself"
+        elif footer.data_end != position:
+            return footer
         else:
             seen.footer = footer
+    return None
 
 
 def _hash_matches(source: Source) -> bool:

@@ -31,6 +31,7 @@ from esker.upkeep import deletions
 from esker.upkeep.deletions import Deletions
 from esker.upkeep.examine import Examined, directory_flaw, examine
 from esker.upkeep.report import KINDS, Problem, Severity
+from esker.upkeep.stubs import Cold, judge_object, judge_stub, look_at_object
 
 Look = Callable[[str, names.SegmentName, int | None, int | None], Examined | None]
 """Examines one segment, deeply: folder, name, and the limits that `examine` has. None: not now."""
@@ -89,16 +90,17 @@ class Inspection:
 def inspect_shard(
     files: Files, folder: str, entry: TopicEntry, number: int, store: bytes | None, *,
     deep: bool = True, locked: bool = False, progress: Callable[[int], None] | None = None,
-    look: Look | None = None,
+    look: Look | None = None, cold: Cold | None = None,
 ) -> Inspection:  # fmt: skip
-    """Look at everything that one shard has on disk. `locked`: the caller has its writer lock.
+    """Look at everything that one shard has on disk, and at what its stubs stand for.
 
-    `look` examines the segments, if somebody else is to do it; see upkeep/dealt.py.
+    `locked`: the caller has its writer lock. `look` examines the segments, if somebody else is to
+    do it; see upkeep/dealt.py.
     """
     for attempt in range(ATTEMPTS):
         found = Inspection(folder, entry, number)
         try:
-            _Inspector(files, found, store, deep, locked, look).run()
+            _Inspector(files, found, store, deep, locked, look, cold or Cold(files)).run()
         except Vanished as problem:
             if attempt + 1 == ATTEMPTS:
                 found.say("unreadable", folder, str(problem))
@@ -115,9 +117,10 @@ class _Inspector:
 
     def __init__(
         self, files: Files, found: Inspection, store: bytes | None, deep: bool, locked: bool,
-        look: Look | None,
+        look: Look | None, cold: Cold,
     ) -> None:  # fmt: skip
         self.look = look or self._look
+        self.cold = cold
         self.files = files
         self.found = found
         self.folder = found.folder
@@ -307,12 +310,16 @@ class _Inspector:
             return None
         self.found.files += 1
         self.found.bytes += min(seen.size, seen.size if limit is None else limit)
+        self.found.bytes += seen.whole_size
         return seen
 
     def _look(
         self, folder: str, name: names.SegmentName, limit: int | None, rows: int | None
     ) -> Examined:
-        return examine(self.files, folder, name, limit=limit, rows=rows, deep=self.deep)
+        seen = examine(self.files, folder, name, limit=limit, rows=rows, deep=self.deep)
+        if seen.stub:
+            look_at_object(seen, self.cold, deep=self.deep)
+        return seen
 
     def _header(self, name: names.SegmentName) -> SegmentHeader | None:
         try:
@@ -335,10 +342,15 @@ class _Inspector:
         state, header = self.found.state, following.header if following is not None else None
         if seen.header is None:
             return
+        end = seen.next_offset
         if header is not None and header.previous_salt == seen.header.salt:
-            seen.expect(header.previous_end - seen.base)
+            end = header.previous_end
         elif following is None and state is not None and state.clean and state.segment == 0:
-            seen.expect(state.end_offset - seen.base)
+            end = state.end_offset
+        if not seen.stub:
+            seen.expect(end - seen.base)
+        else:  # no record is lost by that
+            seen.rows = max(seen.rows, end - seen.base)
 
     def judge(self, seen: Examined, following: Examined | None, proven: int) -> None:
         found, before = self.found, len(self.found.problems)
@@ -348,18 +360,22 @@ class _Inspector:
             self._no_header(seen, following)
             return
         self._belongs(seen, seen.header)
-        self._frames(seen, proven)
+        if seen.stub:
+            judge_stub(found, seen)
+        else:
+            self._frames(seen, proven)
         if seen.header.segment == seen.name.segment:
             self._config(seen)
         for position in seen.untidy:
             found.say("padding", seen.path, "padding that is not zero", position)
         if seen.footer_flaw:
             found.say("footer", seen.path, seen.footer_flaw, seen.footer_position or None)
-        elif not seen.damage and directory_flaw(seen):
+        elif not seen.stub and not seen.damage and directory_flaw(seen):
             found.say("directory", seen.path, directory_flaw(seen), seen.footer_position)
         if not seen.hash_matches and len(found.problems) == before:
             found.say("file_hash", seen.path, "the file does not match its hash",
                       seen.size - segment_format.TRAILER_SIZE)  # fmt: skip
+        judge_object(found, seen)
         base = seen.base
         for first, last in seen.holes:
             found.gaps.append(

@@ -198,12 +198,16 @@ def _moved(header: Header, position: int, salt: int) -> bytes:
 
 
 def write_anew(
-    files: Files, folder: str, seen: Examined, header: SegmentHeader, entry: TopicEntry, chain: int
-) -> str:
-    """A segment written again as a sealed one: good frames as they are, holes between them."""
+    files: Files, folder: str, seen: Examined, header: SegmentHeader, entry: TopicEntry, chain: int,
+    fetched: Source | None = None,
+) -> str:  # fmt: skip
+    """A segment written again as a sealed one: good frames as they are, holes between them.
+
+    Its bytes are those of its file, unless they were fetched from elsewhere.
+    """
     file = files.open(seen.path, "r")
     try:
-        source = Source(file, seen.size)
+        source = fetched or Source(file, seen.size)
         writer = SegmentWriter(files, folder, header)
         cursor, taken = fmt.HEADER_SIZE, 0
         positions = seen.directory.positions

@@ -10,11 +10,14 @@ is a separate act because it declares records lost. It does, in this order:
     identity     an identity file that cannot be read: the store's id stands in every segment
     catalog      topics on disk that no catalog lists: added; directories of shards: made
     headers      a segment header that cannot be read: found again, see `mend.restored_header`
+    stubs        a segment in a cold store whose stub is damaged or gone: a new stub
     names        a segment under another's name gets its own; one of another store is set aside
     recovery     the store is opened and closed, as always after a crash
     frames       damaged frames of a segment: replaced by a hole of the same size
     footers      a directory or a hash that does not fit: built again from the frames
     sequence     a missing segment: an empty one in its place, and a gap named behind it
+    cold         a segment that is damaged in a cold store: brought back, with holes; or gone there
+                 while the cold store answers: a hole
     deletions    a damaged file of deletions: a new one, with all that can be read of the old one
     strangers    files that are not Esker's: set aside
 
@@ -26,6 +29,9 @@ loss is given a header that names the new end of the one before it, and the same
 Whatever is replaced or removed is first copied or moved to quarantine/, and the report says where.
 Repair holds the writer lock of what it changes, raises `WriterBusy` when it cannot have it, and may
 be run again at any time, also after it crashed: what is done is found to be in order.
+
+Nothing that may lie in a cold store is declared lost while that does not answer: such a stub is
+left as it is, and the report says so.
 """
 
 from __future__ import annotations
@@ -51,6 +57,7 @@ from esker.upkeep.inspection import Inspection, inspect_shard
 from esker.upkeep.mend import Evidence
 from esker.upkeep.report import Action, Problem, Repaired
 from esker.upkeep.sequence import mend_sequence
+from esker.upkeep.stubs import Cold, mend_stubs
 from esker.upkeep.verify import Check, check_store, one_bit_identity
 
 # Problems that opening the store sets right.
@@ -63,7 +70,12 @@ _OUTSIDE = {"header", "foreign", "misnamed", "unreadable"}
 # Problems inside of segments and between them.
 _INSIDE = {
     "frame", "truncated", "missing_segment", "chain", "timestamps", "footer", "directory",
-    "file_hash", "padding", "config", "unreadable", "state", "deletions", "trailing",
+    "file_hash", "padding", "config", "unreadable", "state", "deletions", "trailing", "object",
+    "missing_object",
+}  # fmt: skip
+# Problems of segments that may lie whole in a cold store.
+_COLD = {
+    "place", "frame", "truncated", "missing_segment", "footer", "file_hash", "padding", "config",
 }  # fmt: skip
 
 
@@ -72,14 +84,19 @@ _TO_SET_ASIDE = {"stranger", "leftover", "catalog", "journal", "torn_journal"}
 
 
 def repair(
-    path: str | PathLike[str], *, files: Files = SYSTEM_FILES, dry_run: bool = False
+    path: str | PathLike[str],
+    *,
+    files: Files = SYSTEM_FILES,
+    dry_run: bool = False,
+    cold: str | PathLike[str] = "",
 ) -> Repaired:
     """Repair a store; see this module's text. With dry_run=True nothing is changed.
 
     A dry run names what can be known before the first change; a shard whose headers are damaged,
-    or that has to be recovered, may turn out to need more.
+    or that has to be recovered, may turn out to need more. `cold` says where segments lie that were
+    moved, if they are not where they were put.
     """
-    work = _Repair(files, absolute(path), dry_run)
+    work = _Repair(files, absolute(path), dry_run, str(cold))
     work.run()
     return work.done
 
@@ -87,15 +104,16 @@ def repair(
 class _Repair:
     """One run over a store."""
 
-    def __init__(self, files: Files, root: str, dry_run: bool) -> None:
+    def __init__(self, files: Files, root: str, dry_run: bool, cold: str) -> None:
         self.files = files
+        self.cold = Cold(files, cold)
         self.root = root
         self.dry_run = dry_run
         self.evidence = Evidence(files, root)
         self.done = Repaired(root, dry_run=dry_run)
 
     def run(self) -> None:
-        check = check_store(self.files, self.root)
+        check = check_store(self.files, self.root, self.cold)
         self.done.before = check.report
         self._refuse(check)
         self.identity(check)
@@ -110,6 +128,12 @@ class _Repair:
             for found in self._shards(check, _OUTSIDE):
                 self.outside(found, check.store or b"")
             check = self._again(check)
+        if self.cold.roots and self._shards(check, _COLD):
+            for found in self._shards(check, _COLD):
+                with self.locked(found):
+                    mend_stubs(self.files, found, check.store or b"", self.cold, self.evidence,
+                               self.act, dry_run=self.dry_run)  # fmt: skip
+            check = self._again(check)
         if self._any(check, _BY_RECOVERY):
             self.recover(check)
             check = self._again(check)
@@ -119,14 +143,14 @@ class _Repair:
             if problem.kind in _TO_SET_ASIDE and self.files.kind(problem.path):
                 self.set_aside(problem.path, problem.kind, problem.reason, problem)
         if not self.dry_run:
-            self.done.after = check_store(self.files, self.root).report
+            self.done.after = check_store(self.files, self.root, self.cold).report
 
     def act(self, action: Action) -> None:
         self.done.actions.append(action)
 
     def _again(self, check: Check) -> Check:
         if not self.dry_run:
-            check = check_store(self.files, self.root)
+            check = check_store(self.files, self.root, self.cold)
             self._refuse_unread(check.report.problems, check.shards)
         return check
 
@@ -347,7 +371,8 @@ class _Repair:
         if self.dry_run:
             self.act(Action("recovered", self.root, "the store would be opened and closed"))
             return
-        with open_store(self.root, files=self.files, background=False) as store:
+        cold = self.cold.root
+        with open_store(self.root, files=self.files, background=False, cold=cold) as store:
             for finding in store.recovery.findings:
                 reason = f"{finding.label}: {finding.reason}"
                 if finding.first is not None and finding.last is not None:
@@ -364,11 +389,14 @@ class _Repair:
         with self.locked(found):
             if not self.dry_run:  # nobody can have changed it between this look and the lock
                 found = inspect_shard(
-                    self.files, found.folder, found.entry, found.number, store, locked=True
-                )
+                    self.files, found.folder, found.entry, found.number, store, locked=True,
+                    cold=self.cold,
+                )  # fmt: skip
                 self._refuse_unread(found.problems, [found])
             mend_deletions(self.files, found, store, self.evidence, self.act, dry_run=self.dry_run)
-            mend_sequence(self.files, found, store, self.evidence, self.act, dry_run=self.dry_run)
+            mend_sequence(
+                self.files, found, store, self.evidence, self.act, self.cold, dry_run=self.dry_run
+            )
 
 
 def _busy(found: Inspection, holder: Holder) -> WriterBusy:

@@ -2,7 +2,8 @@
 
 Every kind of problem has a name, a severity and an advice, in the one table `KINDS`. *Errors* are
 damage: something that was written is not there, or is not what was written. *Warnings* cost
-nothing: a crash has left them, opening the store sets them right, or they are only untidy.
+nothing: a crash has left them, opening the store sets them right, or they are only untidy. What
+could not be looked at (`unreadable`, `unreached`) is an error too: nobody knows that it is well.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "commit": ("error", "restore the file from a backup; without it the batch cannot be attached"),
     "pending_attach": ("warning", _OPEN),
     "stranger": ("warning", "take it away, or " + _REPAIR),
+    "place": ("error", _REPAIR + ". The stub is made anew from the segment in the cold store"),
+    "object": ("error", "put the object back from a backup, or " + _REPAIR),
+    "missing_object": ("error", "put the object back, say with cold= where it is now, or "
+                       + _REPAIR),
+    "unreached": ("error", "no damage is known: see what the cold store says, say with cold= where "
+                  "it is now, and check again when it answers"),
     "unreadable": ("error", "see what the system says; copy the disk before it gets worse"),
     "newer": ("error", "install the Esker that wrote it; an older one must not touch it"),
 }  # fmt: skip
@@ -152,6 +159,8 @@ ACTIONS: Final[dict[str, str]] = {
     "hole": "damaged frames were replaced by a hole: readers get a Gap",
     "footer": "the directory of a sealed segment was built again from its frames",
     "linked": "a segment's header now names the segment before it, and the gap between",
+    "stub": "a stub was made anew from the segment in the cold store that it stands for",
+    "brought_back": "a segment was brought back from a cold store, because it had to change",
     "placeholder": "an empty segment stands where one is missing, so that the chain goes on",
     "catalog": "topics that no catalog listed were added",
     "trimmed": "bytes behind the end of a file were cut off",

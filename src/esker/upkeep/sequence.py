@@ -22,6 +22,7 @@ from esker.upkeep.examine import Examined, directory_flaw
 from esker.upkeep.inspection import Inspection
 from esker.upkeep.mend import Evidence
 from esker.upkeep.report import Action
+from esker.upkeep.stubs import Cold, bring_back
 
 
 class Link(NamedTuple):
@@ -36,17 +37,18 @@ class Link(NamedTuple):
 
 def mend_sequence(
     files: Files, found: Inspection, store: bytes, evidence: Evidence,
-    act: Callable[[Action], None], *, dry_run: bool,
+    act: Callable[[Action], None], cold: Cold, *, dry_run: bool,
 ) -> None:  # fmt: skip
     """Put one shard in order. The caller holds its writer lock."""
-    _Sequence(files, found, store, evidence, act, dry_run).run()
+    _Sequence(files, found, store, evidence, act, cold, dry_run).run()
 
 
 class _Sequence:
     def __init__(
         self, files: Files, found: Inspection, store: bytes, evidence: Evidence,
-        act: Callable[[Action], None], dry_run: bool,
+        act: Callable[[Action], None], cold: Cold, dry_run: bool,
     ) -> None:  # fmt: skip
+        self.cold = cold
         self.files = files
         self.found = found
         self.store = store
@@ -145,9 +147,11 @@ class _Sequence:
     ) -> Link:
         chain = self.chain_of(seen, header, following)
         wanted = self.linked(seen, header, link)
-        inside = self.damage(seen)
+        inside = "" if seen.stub else self.damage(seen)
         kept = ""
-        if inside:
+        if seen.stub:
+            kept = self.stub(seen, header, wanted, chain)
+        elif inside:
             kept = self.rewrite(seen, wanted, chain, inside)
         elif wanted != header:
             kept = self.relink(seen, wanted, chain)
@@ -214,6 +218,23 @@ class _Sequence:
                      seen.base + flaw.last)  # fmt: skip
         if not holes:
             self.act("footer", seen.path, reason, kept)
+        return kept
+
+    def stub(self, seen: Examined, old: SegmentHeader, new: SegmentHeader, chain: int) -> str:
+        """A segment in a cold store. It is touched only if it is damaged or gone there, or has to
+        follow on another segment; a stub that does not say where it lies is left as it is."""
+        lost = next((f for f in seen.cold if f.kind in ("object", "missing_object")), None)
+        if seen.place is None or (lost is None and new == old):
+            return ""
+        kept = "" if self.dry_run else self.evidence.copy(seen.path, "cold")
+        entry = self.found.entry
+        holes = bring_back(self.files, seen, self.cold, new, entry, chain, dry_run=self.dry_run)
+        reason = "it has to follow on another segment" if lost is None else lost.reason
+        for flaw in holes:
+            self.act("hole", seen.path, reason, kept, flaw.position, seen.base + flaw.first,
+                     seen.base + flaw.last)  # fmt: skip
+        if not holes:
+            self.act("brought_back", seen.path, reason, kept)
         return kept
 
     def relink(self, seen: Examined, header: SegmentHeader, chain: int) -> str:

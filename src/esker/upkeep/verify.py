@@ -15,6 +15,10 @@ shard the state page, the counters page, the file of deletions and all segments,
 `examine`). With deep=False only the headers of segments are read: that finds missing and exchanged
 files and broken chains in little time, and no damage inside of frames.
 
+Segments in a cold store are fetched, one by one, and looked at like the others; with deep=False it
+is only asked whether they are there. A cold store that does not answer is told as `unreached`: that
+is no damage, but the store is not ok either.
+
 What a flipped bit can hide in, because nothing covers it: lock files (labels for people), the
 counters page (counts, never data), and bits that are not used at all.
 """
@@ -43,6 +47,7 @@ from esker.options import JOURNAL_BYTES_MIN, TopicOptions
 from esker.storage.files import SYSTEM_FILES, Files, absolute, join
 from esker.upkeep.inspection import Inspection, Look, config_of, inspect_shard
 from esker.upkeep.report import KINDS, Problem, Severity, Verification
+from esker.upkeep.stubs import Cold
 
 Progress = Callable[[int, int], None]
 
@@ -55,23 +60,25 @@ def verify(
     files: Files = SYSTEM_FILES,
     deep: bool = True,
     progress: Progress | None = None,
+    cold: str | PathLike[str] = "",
 ) -> Verification:
     """Check a store without opening or changing it; see this module's text.
 
-    `progress` is called with the bytes checked so far and the bytes there are.
+    `progress` is called with the bytes checked so far and the bytes there are. `cold` says where
+    segments lie that were moved, if they are not where they were put.
     """
     started = SYSTEM_CLOCK.monotonic()
     root = absolute(path)
-    check = Check(files, root, deep, progress)
+    check = Check(files, root, deep, progress, cold=Cold(files, str(cold)))
     check.run()
     check.report.seconds = SYSTEM_CLOCK.monotonic() - started
     return check.report
 
 
-def check_store(files: Files, root: str) -> Check:
+def check_store(files: Files, root: str, cold: Cold) -> Check:
     """As `verify`, with everything that was learned on the way; for `repair`."""
     started = SYSTEM_CLOCK.monotonic()
-    check = Check(files, root, True, None)
+    check = Check(files, root, True, None, cold=cold)
     check.run()
     check.report.seconds = SYSTEM_CLOCK.monotonic() - started
     return check
@@ -82,8 +89,9 @@ class Check:
 
     def __init__(
         self, files: Files, root: str, deep: bool, progress: Progress | None, *,
-        look: Look | None = None, only: Collection[str] = (),
+        look: Look | None = None, only: Collection[str] = (), cold: Cold | None = None,
     ) -> None:  # fmt: skip
+        self.cold = cold or Cold(files)
         self.look = look  # who examines the segments; None: whoever runs this
         self.only = only  # names of topics; none: all of them
         self.files = files
@@ -261,7 +269,8 @@ class Check:
                 )  # fmt: skip
                 continue
             self._add(inspect_shard(self.files, path, entry, number, self.store, deep=self.deep,
-                                    progress=self._advance, look=self.look))  # fmt: skip
+                                    progress=self._advance, look=self.look,
+                                    cold=self.cold))  # fmt: skip
 
     def _add(self, found: Inspection) -> None:
         report = self.report
@@ -285,7 +294,9 @@ class Check:
         for shard in sorted(shard for shard in shards if shard is not None):
             stand_in = TopicEntry(number, "", 1, 0, TopicOptions())
             path = join(folder, names.shard(shard))
-            found = inspect_shard(self.files, path, stand_in, shard, self.store, deep=False)
+            found = inspect_shard(
+                self.files, path, stand_in, shard, self.store, deep=False, cold=self.cold
+            )
             held = held or bool(found.segments)
             entry = entry or config_of(found)
         if entry is not None and entry.id == number:

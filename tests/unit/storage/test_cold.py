@@ -11,7 +11,15 @@ from esker.errors import ColdUnavailable, Corruption, InvalidOption, StorageErro
 from esker.format import segment as fmt
 from esker.format.checksum import checksum
 from esker.format.place import Place, stub_of
-from esker.storage.cold import ColdFolder, ColdObjects, ColdStore, cold_root, cold_store, fetch
+from esker.storage.cold import (
+    ColdFolder,
+    ColdObjects,
+    ColdStore,
+    cold_place,
+    cold_root,
+    cold_store,
+    fetch,
+)
 from esker.storage.maps import Fetched, Maps
 from esker.storage.memory import MemoryFiles
 from esker.storage.sealed import SealedSegment, sizes_of
@@ -55,14 +63,29 @@ def test_a_cold_store_keeps_what_it_is_given(store: ColdStore) -> None:
     assert (told.value.root, told.value.key) == (store.root, "s/2/y")
 
 
-def test_a_root_is_a_path_or_a_url() -> None:
-    assert cold_root("/a/b/") == "/a/b"
-    assert cold_root("a").endswith("/a")
-    assert cold_root("file:///a/b") == "/a/b"
+def test_a_cold_store_is_at_a_path_or_a_url() -> None:
+    assert cold_place("/a/b/") == "/a/b"
+    assert cold_place("a").endswith("/a")
+    assert cold_place("file:///a/b") == cold_root("/a/b") == "/a/b"
+    assert cold_place("s3://bucket/x/") == "s3://bucket/x/"
     assert cold_root("s3://bucket/x/") == "s3://bucket/x"
     for wrong in ("a\0b", "x" * 1025):
         with pytest.raises(InvalidOption):
-            cold_root(wrong)
+            cold_place(wrong)
+
+
+def test_secrets_are_neither_written_down_nor_told() -> None:
+    url = "s3://KEY:SECRET@bucket/x?region=eu-1&endpoint_override=h%3A80&scheme=http&session=SECRET"
+    told = "s3://bucket/x?region=eu-1&endpoint_override=h%3A80&scheme=http"
+    assert cold_root(url) == told
+    store = ColdObjects(url.replace("s3:", "nope:"))
+    assert "SECRET" not in store.root
+    with pytest.raises(ColdUnavailable) as found:
+        store.get("k")
+    assert "SECRET" not in str(found.value)
+
+
+def test_who_is_at_a_place_is_known_by_it() -> None:
     assert isinstance(cold_store(MemoryFiles(), "/a"), ColdFolder)
     assert isinstance(cold_store(MemoryFiles(), "s3://a"), ColdObjects)
 
