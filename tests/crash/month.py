@@ -1,9 +1,10 @@
 """A month of telemetry in the life of one store, whose process is killed again and again.
 
 Run as a program of its own, as nursery.py is and for the same reason. The clock is moved by hand: a
-life is some hours of the month, in which a forked child appends, deletes, evicts, gives back room
-and archives, and says on a pipe what it is about to do and what was acknowledged. It is killed
-wherever it happens to be. Then the parent opens what is left and accounts for every record:
+life is some hours of the month, in which a forked child appends, deletes, evicts, gives back room,
+moves segments to a cold store and back, and archives, and says on a pipe what it is about to do and
+what was acknowledged. It is killed wherever it happens to be. Then the parent opens what is left
+and accounts for every record:
 
     there      at its offset, with its bytes, and not deleted
     deleted    somebody asked for it: by tag, or before an offset
@@ -11,13 +12,14 @@ wherever it happens to be. Then the parent opens what is left and accounts for e
 
 The books are kept here, with plain lists and no code of the engine or of the other suites. At the
 end the archive is read, and every record that was ever acknowledged is in the log, in the archive,
-deleted or named in a gap.
+deleted or named in a gap; and in the cold store lies what a stub names, and nothing else.
 
-    telemetry   ages: two days, a segment for each half, compressed when it is sealed
+    telemetry   ages: two days, a segment for each half, compressed when it is sealed; the two
+                newest sealed ones are here, the others in the cold store
     metrics     a cap of 300 records
     frames      a cap of 64 KiB
     orders      durable one by one, with tags; deleted by tag, by the beginning of a tag, and up to
-                an offset; archived
+                an offset; archived; moved to the cold store and brought back by hand
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import esker
+from esker.engine import tiering
 from esker.testing import ManualClock
 from tests.crash.nursery import Child
 
@@ -45,6 +48,7 @@ CAP_RECORDS, CAP_BYTES = 300, 64 << 10
 TOPICS: dict[str, dict[str, Any]] = {
     "telemetry": {
         "ttl": "2d", "segment_age": "12h", "compression": "zstd", "compress_min_bytes": 64,
+        "hot_segments": 2,
     },
     "metrics": {"cap_records": CAP_RECORDS, "segment_records": 50},
     "frames": {"cap_bytes": CAP_BYTES, "segment_bytes": "16KiB"},
@@ -55,7 +59,7 @@ Tell = Callable[..., None]
 
 
 def opened(root: str, clock: ManualClock) -> esker.Store:
-    return esker.open(root, clock=clock, background=False, linger="1s")
+    return esker.open(root, clock=clock, background=False, linger="1s", cold=f"{root}-cold")
 
 
 # ---- the child -------------------------------------------------------------------------------
@@ -87,7 +91,7 @@ class Life:
         for _ in range(3):
             self.append("orders", self.chance.choice((1, 2)), 60)
         chore = self.chance.choice(("erase", "erase", "prefix", "forget", "tick", "retain",
-                                    "reclaim", "archive", "reopen"))  # fmt: skip
+                                    "reclaim", "archive", "move", "bring", "reopen"))  # fmt: skip
         getattr(self, chore)()
 
     def append(self, topic: str, count: int, size: int) -> None:
@@ -133,6 +137,18 @@ class Life:
         for topic in ARCHIVED:
             self.store[topic].archive()
             self.tell("archived")
+
+    def move(self) -> None:
+        self._tier("cold")
+
+    def bring(self) -> None:
+        self._tier("hot")
+
+    def _tier(self, to: Any) -> None:
+        end = self.store["orders"].end()
+        self.tell("moving")
+        done = self.store.tier("orders", to, before=self.chance.randrange(end + 1))
+        self.tell("moved", to, done.segments)
 
     def reopen(self) -> None:
         self.store.close()
@@ -203,6 +219,11 @@ class Books:
     def ready(self) -> None: ...
 
     def archived(self) -> None: ...
+
+    def moving(self) -> None: ...
+
+    def moved(self, to: str, segments: int) -> None:
+        self.told[f"segments moved to {to}"] += segments
 
     def trying(self, topic: str, now_us: int, records: list[list[Any]]) -> None:
         batch = [(serial, bytes.fromhex(value)) for serial, value in records]
@@ -317,6 +338,19 @@ class Books:
         folder = Path(self.root, "topics", f"{list(TOPICS).index('frames') + 1:08}")
         return sum(path.stat().st_size for path in folder.rglob("*-*.*"))
 
+    # -- the cold store --
+
+    def check_cold(self, store: esker.Store) -> None:
+        """Every object is named by a stub, once nobody is at it any more."""
+        for name in ("telemetry", "orders"):
+            tiering.sweep(store[name]._shards[0])
+        there = sorted(path.name for path in Path(f"{self.root}-cold").rglob("*") if path.is_file())
+        stubs = b"".join(path.read_bytes() for path in Path(self.root).rglob("*.seg"))
+        for key in there:
+            assert key.encode() in stubs, f"no stub names {key}"
+        assert len(there) == stubs.count(b'"root"'), "a stub without its segment"
+        self.told["cold segments at the end"] = len(there)
+
     # -- the archive --
 
     def check_archive(self, root: str) -> None:
@@ -369,6 +403,11 @@ def month(root: str, seed: int, deaths: int) -> Counter[str]:
             problem.add_note(f"life {life} of seed {seed}, store {root}")
             raise
     books.check_archive(root)
+    with opened(root, ManualClock(now_us)) as store:
+        store.tick()
+        for name in ("telemetry", "orders"):
+            store[name].append(b"so that its shard is written", wait=True)
+        books.check_cold(store)
     found = esker.verify(root)
     assert found.ok, str(found)
     books.told["days"] = (now_us - START_US) // DAY_US
@@ -390,6 +429,7 @@ def look(root: str, books: Books, now_us: int) -> None:
 def main() -> None:
     """Arguments: a folder, a seed, and how many deaths."""
     folder, seed, deaths = sys.argv[1:]
+    Path(folder, "data-cold").mkdir()
     gc.freeze()  # what a child does not touch it need not copy
     print(json.dumps(month(f"{folder}/data", int(seed), int(deaths))))
 

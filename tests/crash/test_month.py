@@ -1,4 +1,4 @@
-"""A month of telemetry through caps, ages, deletions and archive, and two hundred kills.
+"""A month of telemetry through caps, ages, deletions, tiers and archive, and two hundred kills.
 
 After each death every record that was acknowledged is there, deleted on request, or named in a gap,
 by books that share no code with the engine: see month.py.
@@ -34,5 +34,7 @@ def test_every_record_of_a_month_is_accounted_for(fast: str) -> None:
     if deaths >= DEATHS:  # all of it happened, and the deaths were in the midst of it
         for name in ("evicted", "deleted on request", "archived records", "erased", "forgotten"):
             assert told[name] > 20, name
+        for to in ("cold", "hot"):
+            assert told[f"segments moved to {to}"] > 5, to
         assert told["trying"] > told["wrote"], "nobody died while he appended"
         assert told["erasing"] > told["erased"], "nobody died while he deleted"
