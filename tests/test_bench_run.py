@@ -42,6 +42,8 @@ EXPECTED = [
     (r"delete [\d,]+ of [\d,]+ records by tag, durably", "ms", 1),
     (r"evict [\d,]+ segments", "s", 1),
     (r"append\(wait=True\), 99th of a hundred, meanwhile", "µs", 1),
+    (r"append\(wait=True\), 99th of a hundred, cold store answers in 2 s", "µs", 1),
+    (r"read a cold segment of \d+ MiB, verified; raw: .*", "ms", 1),
 ]
 
 

@@ -350,3 +350,75 @@ def test_two_who_move_the_same_segment_move_it_once(
 def test_the_look_of_the_mover_is_short_where_there_is_nothing(tmp_path: Path) -> None:
     with opened(tmp_path, cold="") as store:
         assert store._context.background.mover.step() == mover.LOOK_SECONDS
+
+
+# ---- reading ahead -----------------------------------------------------------------------------
+
+
+def test_who_reads_on_finds_the_next_segment_fetched(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        store.tier("t", "cold")
+    with opened(tmp_path, "r", background=True) as store:
+        topic, cold = store["t"], store._context.maps.cold
+        first = topic.batches(0, max_records=2)
+        next(first)
+        assert cold.fetched == 1, "who wants no more gets no more"
+        for _ in range(5):  # the first of the second segment is the last of them
+            next(first)
+        until(lambda: cold.fetched == 3)
+        assert sum(len(batch) for batch in first) == 50 - 12
+        assert cold.fetched == 4
+        assert store.statistics()["cold_fetches"] == 4
+        assert store.statistics()["cold_bytes"] == cold.bytes > 0
+        assert store.statistics()["cold_hits"] > 0
+    until(lambda: "esker-ahead" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_nothing_is_fetched_ahead_where_both_do_not_fit_or_without_threads(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topic = filled(store)
+        store.tier("t", "cold")
+        assert values(topic) == list(range(50))
+        assert "esker-ahead" not in {thread.name for thread in threading.enumerate()}
+    with opened(tmp_path, "r", background=True, cold_cache_bytes=5000) as store:
+        assert values(store["t"]) == list(range(50))
+        assert "esker-ahead" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_fails_ahead_is_told_to_who_comes_to_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        store.tier("t", "cold")
+    second = cold_files(tmp_path)[1]
+    hidden = second.rename(tmp_path / "hidden")
+    with opened(tmp_path, "r", background=True) as store:
+        read = store["t"].read(0)
+        assert [next(read).offset for _ in range(10)] == list(range(10))
+        with pytest.raises(esker.ColdUnavailable):
+            next(read)
+        hidden.rename(second)
+        assert len(list(store["t"].read(0))) == 50
+
+
+def test_closing_does_not_wait_for_what_is_fetched_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        store.tier("t", "cold")
+    store = opened(tmp_path, "r", background=True)
+    topic, cold = store["t"], store._context.maps.cold
+    batches = topic.batches(0, max_records=2)
+    next(batches)
+    cold.get(topic._view(0).segments[1].place)  # type: ignore[attr-defined]
+    slow = Slow(store, monkeypatch)
+    for _ in range(5):
+        next(batches)
+    assert slow.asked.wait(30)
+    began = time.monotonic()
+    store.close()
+    assert time.monotonic() - began < 5
+    slow.let.set()
+    until(lambda: "esker-ahead" not in {thread.name for thread in threading.enumerate()})
+    assert cold.fetched == 3

@@ -32,6 +32,7 @@
     rewriting.py   sealed segments without the bytes of deleted records
     tiering.py     sealed segments that are moved to a cold store, and brought back
     mover.py       which of them are moved by themselves, and when
+    ahead.py       the next of them, fetched while one is read
     archiving.py   sealed segments as Parquet files; archived.py: reading them back
     progress.py    how far a long piece of work is
     findings.py    what recovery may find, in words

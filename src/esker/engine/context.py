@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from esker.clock import Clock
+from esker.engine.ahead import Ahead
 from esker.errors import (
     Corruption,
     EskerError,
@@ -74,6 +75,7 @@ class Context:
         self.maps = Maps(
             files, options.mapped_bytes, Fetched(files, options.cold_cache_bytes, place)
         )
+        self.ahead = Ahead(self.maps.cold)
         self.gauge = Gauge(options.max_unflushed_bytes)
         self.boot = files.boot_id()
         self.gaps_met = 0  # gaps that readers of this handle came across

@@ -170,6 +170,7 @@ def read_batches(
     """
     offset = start
     before: Segment | None = None
+    going_on = False  # not its first batch: then the next segment will be wanted, too
     while offset < stop:
         view.context.require_open()
         if offset < view.earliest:  # deleted on request, which is not a gap; or evicted
@@ -233,7 +234,9 @@ def read_batches(
             _check_chain(before, segment)
             if isinstance(before, SealedSegment):
                 forget_pages(before.data())
-        before = segment
+        if going_on and at + 1 < len(segments) and view.context.options.background:
+            view.context.ahead.want(segment, segments[at + 1])
+        before, going_on = segment, True
         try:
             row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
         except StorageError as problem:

@@ -403,6 +403,9 @@ class Store:
             "maps": context.maps.made,
             "map_hits": context.maps.hits,
             "map_evictions": context.maps.dropped,
+            "cold_bytes": context.maps.cold.bytes,
+            "cold_fetches": context.maps.cold.fetched,
+            "cold_hits": context.maps.cold.hits,
             "gaps_met": context.gaps_met,
         }
 
@@ -422,6 +425,7 @@ class Store:
         try:
             if not context.forked:
                 context.background.stop()
+                context.ahead.stop()
                 context.background.remove()
                 self._close_shards(problems)
             self._let_go()
@@ -636,6 +640,7 @@ def _in_child() -> None:
             shard.let_go()
         store._context.committer.let_go()
         store._context.background.let_go()
+        store._context.ahead.let_go()
 
 
 def _at_exit() -> None:

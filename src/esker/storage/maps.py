@@ -108,6 +108,11 @@ class Fetched:
                 self.bytes -= len(old.data)
         return made
 
+    def has_room_for(self, place: Place) -> bool:
+        """Whether it is worth fetching ahead: it is not here, and the one being read may stay."""
+        with self._lock:
+            return place.key not in self._held and 2 * place.size <= self._limit
+
     def drop(self, key: str) -> None:
         """Let a segment go that lies here again, or is gone."""
         with self._lock:

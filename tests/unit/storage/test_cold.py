@@ -249,7 +249,10 @@ def test_fetched_segments_are_kept_up_to_a_bound_and_the_last_in_any_case() -> N
     cold.drop("3")
     cold.drop("3")
     assert cold.bytes == 0
+    assert cold.has_room_for(one)
+    assert not cold.has_room_for(large), "the one being read would have to go"
     cold.get(one)
+    assert not cold.has_room_for(one), "it is here"
     cold.get(two)
     cold.renew()
     maps = Maps(files, 1000, cold)
