@@ -2,7 +2,7 @@
 # make demo     see it work
 # make check    lint, format, types, architecture: seconds
 # make test     check, then the whole suite: half an hour on two cores
-# make test-fast  a small part of the states that the suites explore, no mutants: for daily work
+# make test-fast  a small part of the states that the suites explore, no mutants, no Spark: for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
 # make bench-spark  compare with Parquet and text in Spark
@@ -70,9 +70,9 @@ test: check
 	@$(BIN)/python -m pytest -q --no-header -n $(WORKERS) $(TESTS)
 
 test-fast: check
-	@echo "test: the suite, suites that explore at 3 %, on $(WORKERS) workers"
+	@echo "test: the suite without Spark, suites that explore at 3 %, on $(WORKERS) workers"
 	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
-		-m "not slow" --ignore tests/zoo $(TESTS)
+		-m "not slow" --ignore tests/zoo --ignore tests/spark $(TESTS)
 
 torture: setup
 	@echo "torture: suites that explore, at $(SCALE) times, seed $(SEED), on $(WORKERS) workers"
