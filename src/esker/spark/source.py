@@ -42,6 +42,7 @@ from esker.spark.sink import EskerStreamWriter, EskerWriter, Target
 from esker.spark.stream import EskerStreamReader
 from esker.spark.tasks import Part, parts
 from esker.spark.wanted import COLUMNS, Wanted, schema_of, wanted
+from esker.storage.cold import cold_place
 from esker.storage.files import absolute
 
 # Where the session hands filters down, Spark asks for a reader in a worker of this name; a reader
@@ -58,7 +59,8 @@ class EskerSource(DataSource):
 
     def _asked(self, *, streaming: bool | None) -> Wanted:
         asked = wanted(self.options, now_us=SYSTEM_CLOCK.now_us(), streaming=streaming)
-        return asked._replace(path=local_path(asked.path))
+        cold = cold_place(asked.cold) if asked.cold else ""
+        return asked._replace(path=local_path(asked.path), cold=cold)
 
     def schema(self) -> str:
         return schema_of(self._asked(streaming=None))

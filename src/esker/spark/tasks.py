@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql.datasource import InputPartition
 
 from esker.engine.reader import View
+from esker.records import Gap
 from esker.spark import plan
 from esker.spark.rows import Task
 from esker.spark.wanted import Wanted
@@ -19,15 +22,21 @@ class Part(InputPartition):
 
 
 def parts(
-    asked: Wanted, found: list[tuple[plan.Span, View]], tags: tuple[str, ...] | None = None
-) -> list[InputPartition]:
-    """Input partitions for spans."""
-    return [
+    asked: Wanted, found: list[tuple[plan.Span, View]], tags: tuple[str, ...] | None = None,
+    gaps: Sequence[Gap] = (),
+) -> list[InputPartition]:  # fmt: skip
+    """Input partitions for spans, and one for gaps that are known already."""
+    tasks = plan.divide(found, asked.min_partitions, asked.max_records)
+    made = [
         Part(
             Task(
                 asked.path, task, columns=asked.columns, on_loss=asked.on_loss,
                 value_format=asked.value_format, bad_value=asked.bad_value, tags=tags,
+                cold=asked.cold,
             )
         )
-        for task in plan.divide(found, asked.min_partitions, asked.max_records)
+        for task in tasks or ([[]] if gaps else [])
     ]  # fmt: skip
+    if gaps:
+        made[0].task.gaps = tuple(gaps)
+    return list(made)
