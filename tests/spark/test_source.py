@@ -370,5 +370,5 @@ def test_what_is_no_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, str(tmp_path / "missing")).count()
     with pytest.raises(Exception, match="file"):
         load(spark, str(tmp_path / "file")).count()
-    with pytest.raises(Exception, match="directories only"):
-        load(spark, "s3://bucket/data").count()
+    with pytest.raises(Exception, match="'ftp://host/data' cannot be opened"):
+        load(spark, "ftp://user:word@host/data").count()

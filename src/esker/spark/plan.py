@@ -176,6 +176,13 @@ def divide(
 ) -> list[list[Span]]:
     """Spans for each task: of about the same weight, cut where frames begin."""
     weighed = [(span, ranges.atoms(view, span.first, span.end)) for span, view in found]
+    return shared(weighed, parts, max_records)
+
+
+def shared(
+    weighed: Sequence[tuple[Span, list[ranges.Atom]]], parts: int = 0, max_records: int = 0
+) -> list[list[Span]]:
+    """Spans for each task, cut between atoms."""
     total = sum(atom.weight for _, atoms in weighed for atom in atoms)
     share = total / parts if parts else _share(total)
     tasks: list[list[Span]] = []
@@ -194,7 +201,7 @@ def divide(
                 task, room = [], share
     if task:
         tasks.append(task)
-    offsets = sum(span.end - span.first for span, _ in found)
+    offsets = sum(span.end - span.first for span, _ in weighed)
     if parts and len(tasks) < parts:  # fewer frames than tasks are wanted
         max_records = min(max_records or offsets, -(-offsets // parts))
     return _shorter(tasks, max_records) if max_records else tasks

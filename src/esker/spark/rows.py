@@ -28,6 +28,7 @@ from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
 from esker.spark.plan import Span, look, reading
+from esker.storage.objects import is_url, without_secrets
 
 BATCH_BYTES: Final = 4 << 20
 DELETED_SINCE: Final = "deleted since the query was planned"
@@ -59,7 +60,7 @@ class Task:
             yield from joined(self._batches(span, schema), schema)
 
     def _batches(self, span: Span, schema: Any) -> Iterator[Any]:
-        for item in _whole(self.path, span, self.cold):
+        for item in self._items(span):
             if isinstance(item, Gap):
                 yield from self._lost(item, schema)
             elif self.tags is None:
@@ -67,9 +68,12 @@ class Task:
             else:
                 yield from self._tagged(span, item, schema)
 
+    def _items(self, span: Span) -> Iterator[Batch | Gap]:
+        return _whole(self.path, span, self.cold)
+
     def _lost(self, gap: Gap, schema: Any) -> Iterator[Any]:
         if self.on_loss == "fail":
-            raise lost(self.path, gap)
+            raise lost(without_secrets(self.path) if is_url(self.path) else self.path, gap)
         if self.on_loss == "gapRow":
             yield _gap_row(gap, schema)
         else:

@@ -79,6 +79,7 @@ class Wanted(NamedTuple):
     """A read, as its options describe it."""
 
     path: str
+    archived: bool  # the path is that of an archive, and not of a store
     cold: str  # where the store's cold segments are; empty: where they were moved to
     topics: Assigned  # by name; empty: those that match the pattern
     pattern: str
@@ -123,6 +124,7 @@ def wanted(given: Mapping[str, str], *, now_us: int, streaming: bool | None) -> 
     on_loss = _on_loss(options)
     return Wanted(
         path=options["path"],
+        archived=False,
         cold=options.get("cold", ""),
         topics=topics,
         pattern=pattern,
