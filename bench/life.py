@@ -1,4 +1,4 @@
-"""What it costs to get rid of records: by tag, and by whole segments."""
+"""What it costs to get rid of records, by tag and by whole segments; and to archive them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 
 import esker
+from bench.append import telemetry
 from bench.measure import Goal, Row
 from bench.peers import Sqlite
-from bench.setting import MS, US, Setting, random_values
+from bench.setting import MB, MS, US, Setting, random_values
 from bench.subject import TOPIC, VALUE_BYTES, Esker
 
 BATCH = 100_000
@@ -129,6 +130,39 @@ def evict(setting: Setting) -> Iterator[Row]:
         unit="µs",
         details={"appends": len(busy)},
     )
+
+
+def archive(setting: Setting) -> Iterator[Row]:
+    """JSON telemetry, sealed, written as Parquet: what it costs of one core, by what was read."""
+    values = telemetry(setting.size(BATCH, 1_000))
+    path = setting.fresh("archive")
+    with esker.open(path, background=False) as store:
+        topic = store.create(TOPIC, segment_records=len(values))
+        for _ in range(setting.size(15, 3)):
+            topic.append_many(values)
+        topic.append_many(values[:1])  # so that the last segment is full
+        store.tick()
+        cost = []
+        for number in range(setting.size(3, 1)):
+            wall, start = time.perf_counter(), time.process_time()
+            done = topic.archive(path / f"archive-{number}")
+            cost.append((time.process_time() - start, time.perf_counter() - wall))
+    setting.drop(path)
+    if done.rows < len(values):
+        raise RuntimeError(f"archived {done.rows:,} records only")
+    size = done.rows * sum(map(len, values)) / len(values)
+    core, wall = min(each[0] for each in cost), min(each[1] for each in cost)
+    yield Row(
+        f"archive {size / MB:.0f} MB of JSON telemetry, time of a core",
+        {Esker.name: core / MS / (size / MB)},
+        (Goal.at_most(1000 / 150),),
+        unit="ms/MB",
+        details={
+            "records": done.rows, "bytes_of_values": int(size),
+            "megabytes_per_second_of_a_core": round(size / MB / core, 1),
+            "megabytes_per_second": round(size / MB / wall, 1),
+        },
+    )  # fmt: skip
 
 
 def _ninety_ninth(seconds: list[float]) -> float:
