@@ -313,6 +313,31 @@ def test_times_are_found_and_tags_deleted_in_what_was_moved(tmp_path: Path) -> N
         assert values(topic) == [n for n in range(50) if n != 13]
 
 
+def test_deleting_by_tag_asks_the_cold_store_once_for_each_segment(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        store.tier("t", "cold")
+    with opened(tmp_path, cold_cache_bytes=0) as store:
+        topic = store["t"]
+        topic.append(b"50 ", wait=True)
+        assert topic.delete(tag="t7") == 1
+        fetched = store.statistics()["cold_fetches"]
+        assert fetched == 4
+        assert topic.delete(tag="t8") == topic.delete(tag_prefix="t3") - 10 == 1
+        assert store.statistics()["cold_fetches"] == fetched, "the index of its tags is here"
+    (tmp_path / "cold").rename(tmp_path / "away")
+    with opened(tmp_path, "rw", cold=str(tmp_path / "nowhere")) as store:
+        assert store["t"].delete(tag="t9") == 1, "though nobody answers"
+        for path in (tmp_path / "store").rglob("*.tags"):
+            path.unlink()
+        with pytest.raises(esker.ColdUnavailable):
+            store["t"].delete(tag="t10")
+    (tmp_path / "away").rename(tmp_path / "cold")
+    with opened(tmp_path) as store:
+        assert 10 in values(store["t"]), "half of a deletion is none"
+        assert 9 not in values(store["t"])
+
+
 def test_what_is_evicted_meanwhile_is_not_brought_back_to_life(
     still: esker.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
