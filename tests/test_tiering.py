@@ -294,6 +294,20 @@ def test_a_budget_counts_what_is_here(tmp_path: Path) -> None:
         assert topic.counters()["segments_bytes"] == after.bytes
 
 
+def test_what_caps_take_of_a_cold_store_gives_a_budget_nothing_back(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        filled(store, name="other")
+        store.tier("t", "cold")
+        store.alter("t", cap_records=1)
+    with opened(tmp_path, budget_bytes="6KB") as store:
+        planned = store.retention_plan()
+        assert {(each.topic, each.reason) for each in planned} == {
+            ("t", "cap_records"), ("other", "budget_bytes"),
+        }  # fmt: skip
+        assert store.retain() == planned
+
+
 def test_times_are_found_and_tags_deleted_in_what_was_moved(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path, clock=clock) as store:
