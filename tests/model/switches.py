@@ -29,7 +29,7 @@ from esker.format.segment import Footer
 from esker.storage import hole, log, marks, merge, scan, sealed, segment
 from esker.storage.files import Files
 from esker.storage.log import LogSegment
-from esker.storage.maps import Mapping
+from esker.storage.maps import Fetched, Mapping
 from esker.storage.sealed import Inside, SealedSegment
 from esker.storage.segment import Directory
 
@@ -63,7 +63,8 @@ class NoMaps:
 
     bytes = made = dropped = hits = 0
 
-    def __init__(self, files: Files, limit_bytes: int) -> None:
+    def __init__(self, files: Files, limit_bytes: int, cold: Fetched | None = None) -> None:
+        self.cold = cold or Fetched(files, 0)
         self._files = files
 
     def get(self, path: str) -> Mapping:

@@ -66,13 +66,14 @@ class Known(msgspec.Struct, frozen=True):
     footer_flaw: str
     hash_matches: bool
     refused: list[tuple[int, int, str]]
+    stub: bool
     place: Place | None  # of a stub: where the segment lies,
     cold: list[ColdFlaw]  # and what is wrong there
 
 
 _NUMBERS = (
     "frames", "rows", "readable", "end", "watermark", "chain", "raw_bytes", "unfinished",
-    "footer_position", "file_hash", "stub", "place_position", "whole_size",
+    "footer_position", "file_hash", "place_position", "whole_size",
 )  # fmt: skip
 
 
@@ -121,6 +122,7 @@ def examined(files: Files, piece: Piece, cold: str = "") -> Known | None:
         seen.footer_flaw,
         seen.hash_matches,
         seen.refused,
+        seen.stub,
         seen.place,
         seen.cold,
     )
@@ -142,7 +144,7 @@ def _restored(known: Known) -> Examined:
     assert not isinstance(footer, str)
     seen.footer, seen.footer_flaw = footer, known.footer_flaw
     seen.hash_matches, seen.refused = known.hash_matches, list(known.refused)
-    seen.place, seen.cold = known.place, list(known.cold)
+    seen.stub, seen.place, seen.cold = known.stub, known.place, list(known.cold)
     return seen
 
 
