@@ -65,6 +65,20 @@ def test_it_is_raised_unless_somebody_asks_for_less_and_counted_if_it_is_skipped
     assert still.statistics()["gaps_met"] == before + 2
 
 
+def test_a_tail_raises_it_until_somebody_asks_for_less(still: esker.Store) -> None:
+    topic, epoch = made_anew(still)
+    tail = topic.tail(4, epoch=epoch)
+    for _ in range(2):
+        with pytest.raises(esker.DataGap):
+            list(tail.take())
+    tail = topic.tail(4, epoch=epoch, gaps="yield")
+    found = tail.take()
+    assert next(found) == missed(4)
+    found.close()
+    assert [len(batch) for batch in tail.take()] == [3], "told once"
+    assert tail.cursors == {0: 3}
+
+
 def test_who_had_read_everything_missed_nothing_and_is_told_that(still: esker.Store) -> None:
     topic, epoch = made_anew(still)
     gap, *records = told(topic.read(10, epoch=epoch, gaps="yield"))

@@ -41,7 +41,9 @@ class Tail:
         for number in self.cursors:
             view = self._view(number)
             if number in self._missed:
-                yield from told_gap(view.context, self._missed.pop(number), self._gaps)
+                told = told_gap(view.context, self._missed[number], self._gaps)
+                del self._missed[number]  # once; but who has it raised is told until he asks else
+                yield from told
             end = end_of(view, self._consistency)
             found = read_batches(
                 view, self.cursors[number], end, gaps=self._gaps, sieve=self._sieve, whole=True
