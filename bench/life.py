@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import statistics
 import threading
@@ -16,7 +17,7 @@ from bench.append import telemetry
 from bench.measure import Goal, Row
 from bench.peers import Sqlite
 from bench.setting import MB, MS, US, Setting, random_values
-from bench.subject import TOPIC, VALUE_BYTES, Esker
+from bench.subject import TOPIC, VALUE_BYTES, Esker, Raw
 
 BATCH = 100_000
 MATCHES = 1_000
@@ -104,7 +105,7 @@ def evict(setting: Setting) -> Iterator[Row]:
             topic.append_many(values)
             store.tick()
     with esker.open(path) as store:
-        topic = store[TOPIC]
+        topic = store.alter(TOPIC, segment_records=0)  # who appends meanwhile fills no segments
         writer = Writer(topic, values[0])
         time.sleep(setting.size(20, 1) / 10)
         idle = writer.taken()
@@ -117,10 +118,12 @@ def evict(setting: Setting) -> Iterator[Row]:
             time.sleep(0.001)
         seconds = time.perf_counter() - start
         busy = writer.taken()
+        bare = _unlinked(setting, segments, len(values) * (VALUE_BYTES + 10))
         writer.close()
     setting.drop(path)
     yield Row(
-        f"evict {segments:,} segments", {Esker.name: seconds}, (Goal.at_most(1),), unit="s",
+        f"evict {segments:,} segments; raw: unlink as many files",
+        {Esker.name: seconds, Raw.name: bare}, (Goal.at_most(1),), unit="s",
         details={"segments": segments},
     )  # fmt: skip
     yield Row(
@@ -130,6 +133,22 @@ def evict(setting: Setting) -> Iterator[Row]:
         unit="µs",
         details={"appends": len(busy)},
     )
+
+
+def _unlinked(setting: Setting, count: int, size: int) -> float:
+    """How long it takes to unlink files that are on the disk, beside the same writer."""
+    folder = setting.fresh("files")
+    folder.mkdir()
+    paths = [folder / f"{number:08}" for number in range(count)]
+    for path in paths:
+        path.write_bytes(bytes(size))
+    os.sync()
+    start = time.perf_counter()
+    for path in paths:
+        path.unlink()
+    seconds = time.perf_counter() - start
+    setting.drop(folder)
+    return seconds
 
 
 def archive(setting: Setting) -> Iterator[Row]:
