@@ -1,7 +1,8 @@
-"""What it costs to get rid of records: by tag, and by whole segments."""
+"""What it costs to get rid of records, by tag and by whole segments; and to archive them."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import statistics
 import threading
@@ -12,10 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 
 import esker
+from bench.append import telemetry
 from bench.measure import Goal, Row
 from bench.peers import Sqlite
-from bench.setting import MS, US, Setting, random_values
-from bench.subject import TOPIC, VALUE_BYTES, Esker
+from bench.setting import MB, MS, US, Setting, random_values
+from bench.subject import TOPIC, VALUE_BYTES, Esker, Raw
 
 BATCH = 100_000
 MATCHES = 1_000
@@ -103,7 +105,7 @@ def evict(setting: Setting) -> Iterator[Row]:
             topic.append_many(values)
             store.tick()
     with esker.open(path) as store:
-        topic = store[TOPIC]
+        topic = store.alter(TOPIC, segment_records=0)  # who appends meanwhile fills no segments
         writer = Writer(topic, values[0])
         time.sleep(setting.size(20, 1) / 10)
         idle = writer.taken()
@@ -116,10 +118,12 @@ def evict(setting: Setting) -> Iterator[Row]:
             time.sleep(0.001)
         seconds = time.perf_counter() - start
         busy = writer.taken()
+        bare = _unlinked(setting, segments, len(values) * (VALUE_BYTES + 10))
         writer.close()
     setting.drop(path)
     yield Row(
-        f"evict {segments:,} segments", {Esker.name: seconds}, (Goal.at_most(1),), unit="s",
+        f"evict {segments:,} segments; raw: unlink as many files",
+        {Esker.name: seconds, Raw.name: bare}, (Goal.at_most(1),), unit="s",
         details={"segments": segments},
     )  # fmt: skip
     yield Row(
@@ -129,6 +133,55 @@ def evict(setting: Setting) -> Iterator[Row]:
         unit="µs",
         details={"appends": len(busy)},
     )
+
+
+def _unlinked(setting: Setting, count: int, size: int) -> float:
+    """How long it takes to unlink files that are on the disk, beside the same writer."""
+    folder = setting.fresh("files")
+    folder.mkdir()
+    paths = [folder / f"{number:08}" for number in range(count)]
+    for path in paths:
+        path.write_bytes(bytes(size))
+    os.sync()
+    start = time.perf_counter()
+    for path in paths:
+        path.unlink()
+    seconds = time.perf_counter() - start
+    setting.drop(folder)
+    return seconds
+
+
+def archive(setting: Setting) -> Iterator[Row]:
+    """JSON telemetry, sealed, written as Parquet: what it costs of one core, by what was read."""
+    values = telemetry(setting.size(BATCH, 1_000))
+    path = setting.fresh("archive")
+    with esker.open(path, background=False) as store:
+        topic = store.create(TOPIC, segment_records=len(values))
+        for _ in range(setting.size(15, 3)):
+            topic.append_many(values)
+        topic.append_many(values[:1])  # so that the last segment is full
+        store.tick()
+        cost = []
+        for number in range(setting.size(3, 1)):
+            wall, start = time.perf_counter(), time.process_time()
+            done = topic.archive(path / f"archive-{number}")
+            cost.append((time.process_time() - start, time.perf_counter() - wall))
+    setting.drop(path)
+    if done.rows < len(values):
+        raise RuntimeError(f"archived {done.rows:,} records only")
+    size = done.rows * sum(map(len, values)) / len(values)
+    core, wall = min(each[0] for each in cost), min(each[1] for each in cost)
+    yield Row(
+        f"archive {size / MB:.0f} MB of JSON telemetry, time of a core",
+        {Esker.name: core / MS / (size / MB)},
+        (Goal.at_most(1000 / 150),),
+        unit="ms/MB",
+        details={
+            "records": done.rows, "bytes_of_values": int(size),
+            "megabytes_per_second_of_a_core": round(size / MB / core, 1),
+            "megabytes_per_second": round(size / MB / wall, 1),
+        },
+    )  # fmt: skip
 
 
 def _ninety_ninth(seconds: list[float]) -> float:

@@ -46,6 +46,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "zstd": append.compressed,
     "delete": life.delete_by_tag,
     "evict": life.evict,
+    "archive": life.archive,
     "cold": cold.cold,
 }
 

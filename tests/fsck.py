@@ -153,6 +153,9 @@ def catalog(data: bytes) -> tuple[int, bytes, dict[int, dict[str, Any]]]:
     names = {topic["name"] for topic in told["topics"]}
     need(len(topics) == len(names) == len(told["topics"]), "two topics with one id or name", 64)
     need(all(0 < topic < told["next_id"] for topic in topics), "next_id is not above all ids", 64)
+    for former in told.get("former", ()):
+        need(0 < former["id"] < told["next_id"], "next_id is not above a deleted one", 64)
+        need(former["id"] not in topics, "a topic is listed and deleted", 64)
     for topic in topics.values():
         options = topic["options"]
         need(TOPIC.fullmatch(topic["name"]), f"topic name {topic['name']!r}", 64)

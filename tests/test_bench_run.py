@@ -40,10 +40,12 @@ EXPECTED = [
     ("append_many of 1,000 with zstd, JSON telemetry", "ns/record", 1),
     ("the same, sealed", "MB", 1),
     (r"delete [\d,]+ of [\d,]+ records by tag, durably", "ms", 1),
-    (r"evict [\d,]+ segments", "s", 1),
+    (r"evict [\d,]+ segments; raw: .*", "s", 1),
     (r"append\(wait=True\), 99th of a hundred, meanwhile", "µs", 1),
+    (r"archive [\d,]+ MB of JSON telemetry, time of a core", "ms/MB", 1),
     (r"append\(wait=True\), 99th of a hundred, cold store answers in 2 s", "µs", 1),
-    (r"read a cold segment of \d+ MiB, verified; raw: .*", "ms", 1),
+    (r"read a cold segment of \d+ MiB from a directory; raw: .*", "ms", 1),
+    (r"read a cold segment of \d+ MiB from S3 on this machine; raw: .*", "ms", 1),
 ]
 
 

@@ -523,6 +523,10 @@ CLEAN: list[tuple[str, Damage]] = [
     ("two topics with one id", _topic(id=1)),
     ("two topics with one id", _topic(name="t")),
     ("next_id is not above", lambda p: p.catalog(lambda told: told.update(next_id=4))),
+    ("next_id is not above a deleted", lambda p: p.catalog(
+        lambda told: told.update(former=[{"id": 99, "name": "t", "ends": []}]))),
+    ("a topic is listed and deleted", lambda p: p.catalog(
+        lambda told: told.update(former=[{"id": 1, "name": "t", "ends": []}]))),
     ("topic name", _topic(name="../t")),
     ("options", _topic(options={"shards": 0, "durability": "disk"})),
     ("another generation or store", lambda p: p.catalog(generation=9)),

@@ -104,6 +104,17 @@ def test_what_was_deleted_is_left_out_and_stays_deleted(tmp_path: Path) -> None:
         assert [record.tag for record in store["spread"].read(gaps="skip")] == [None, "y"]
 
 
+def test_where_a_topic_ended_that_was_deleted_is_known(tmp_path: Path) -> None:
+    root = copied(make.VERSION / "anew.json", tmp_path / "data")
+    with esker.open(root, mode="r") as store:
+        found = list(store["anew"].read(0, epoch=1, gaps="yield"))
+    gaps = [gap for gap in found if isinstance(gap, esker.Gap)]
+    assert {gap.reason for gap in gaps} == {"recreated"}
+    assert [gap.first for gap in gaps] == [0, 0]
+    assert sum(gap.missed for gap in gaps) == 5
+    assert len(found) == 3
+
+
 def test_what_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
     root = copied(make.MOVED / "store.json", tmp_path / "data")
     cold = shutil.copytree(make.MOVED / "cold", tmp_path / "cold")

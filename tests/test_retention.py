@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine import floor
 from esker.engine.committer import Ticket
 from esker.testing import CORNERS, Crash, Fate, Fault, ManualClock, SimulatedDisk
 from tests.helpers import HandClock, Threads, wait_until
@@ -279,6 +280,26 @@ def test_one_that_only_opens_the_store_does_it_too(tmp_path: Path, monkeypatch: 
         fill(store, store.create("t", segment_records=10, ttl="200ms").name, 3)
     with esker.open(tmp_path / "data") as store:
         wait_until(lambda: store["t"].earliest() == 30, "the age")
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_indexes_of_tags_go_with_their_segments_however_many_go(
+    still: esker.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blind: bool
+) -> None:
+    monkeypatch.setattr("esker.engine.erasing.INDEX_ROWS_MIN", 1)
+    topic = still.create("t", segment_records=2)
+    for _ in range(40):
+        topic.append_many([esker.Record(b"x", tag="a"), b"y"])
+    still.tick()
+    topic.delete(tag="nobody")
+    assert len(list(tmp_path.rglob("*.tags"))) == 39
+    if blind:
+        monkeypatch.setattr(floor, "_indexes", lambda shard: None)  # the look has failed
+    still.alter("t", cap_records=10)
+    [gone] = still.retain()
+    assert gone.segments >= floor.MANY
+    left = {path.stem for path in tmp_path.rglob("*.seg")}
+    assert {path.stem for path in tmp_path.rglob("*.tags")} == left
 
 
 def test_a_failed_eviction_is_told_keeps_nobody_from_writing_and_is_done_later(

@@ -294,6 +294,20 @@ def test_a_budget_counts_what_is_here(tmp_path: Path) -> None:
         assert topic.counters()["segments_bytes"] == after.bytes
 
 
+def test_what_caps_take_of_a_cold_store_gives_a_budget_nothing_back(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        filled(store, name="other")
+        store.tier("t", "cold")
+        store.alter("t", cap_records=1)
+    with opened(tmp_path, budget_bytes="6KB") as store:
+        planned = store.retention_plan()
+        assert {(each.topic, each.reason) for each in planned} == {
+            ("t", "cap_records"), ("other", "budget_bytes"),
+        }  # fmt: skip
+        assert store.retain() == planned
+
+
 def test_times_are_found_and_tags_deleted_in_what_was_moved(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path, clock=clock) as store:
@@ -311,6 +325,31 @@ def test_times_are_found_and_tags_deleted_in_what_was_moved(tmp_path: Path) -> N
         assert topic.reclaim() > 0, "what it is deleted in is brought back for it"
         assert [each.place is None for each in topic._shards[0].sealed].count(True) == 1
         assert values(topic) == [n for n in range(50) if n != 13]
+
+
+def test_deleting_by_tag_asks_the_cold_store_once_for_each_segment(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        filled(store)
+        store.tier("t", "cold")
+    with opened(tmp_path, cold_cache_bytes=0) as store:
+        topic = store["t"]
+        topic.append(b"50 ", wait=True)
+        assert topic.delete(tag="t7") == 1
+        fetched = store.statistics()["cold_fetches"]
+        assert fetched == 4
+        assert topic.delete(tag="t8") == topic.delete(tag_prefix="t3") - 10 == 1
+        assert store.statistics()["cold_fetches"] == fetched, "the index of its tags is here"
+    (tmp_path / "cold").rename(tmp_path / "away")
+    with opened(tmp_path, "rw", cold=str(tmp_path / "nowhere")) as store:
+        assert store["t"].delete(tag="t9") == 1, "though nobody answers"
+        for path in (tmp_path / "store").rglob("*.tags"):
+            path.unlink()
+        with pytest.raises(esker.ColdUnavailable):
+            store["t"].delete(tag="t10")
+    (tmp_path / "away").rename(tmp_path / "cold")
+    with opened(tmp_path) as store:
+        assert 10 in values(store["t"]), "half of a deletion is none"
+        assert 9 not in values(store["t"])
 
 
 def test_what_is_evicted_meanwhile_is_not_brought_back_to_life(

@@ -388,6 +388,10 @@ class AsyncTopic:
         """The records as a pyarrow.Table."""
         return await self._store._run(lambda: self._topic.slice(start, stop, **how).to_arrow())
 
+    async def epoch(self) -> int:
+        """As `Topic.epoch`."""
+        return await self._store._run(lambda: self._topic.epoch)
+
     async def end(self, shard: int = 0) -> int:
         return await self._store._run(lambda: self._topic.end(shard))
 

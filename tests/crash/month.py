@@ -124,7 +124,14 @@ class Life:
         self.tell("forgotten")
 
     def tick(self) -> None:
+        before = self._moved()
         self.store.tick()
+        self.tell("kept", self._moved() - before)
+
+    def _moved(self) -> int:
+        """How many segments this life has moved, by hand or to keep to a bound."""
+        tiers = self.store.maintenance().tiers
+        return tiers.moved_segments if tiers is not None else 0
 
     def retain(self) -> None:
         self.store.retain()
@@ -133,7 +140,7 @@ class Life:
         self.store[self.chance.choice(("orders", "telemetry"))].reclaim()
 
     def archive(self) -> None:
-        self.store.tick()
+        self.tick()
         for topic in ARCHIVED:
             self.store[topic].archive()
             self.tell("archived")
@@ -219,6 +226,9 @@ class Books:
     def ready(self) -> None: ...
 
     def archived(self) -> None: ...
+
+    def kept(self, segments: int) -> None:
+        self.told["segments moved to keep a bound"] += segments
 
     def moving(self) -> None: ...
 

@@ -36,5 +36,6 @@ def test_every_record_of_a_month_is_accounted_for(fast: str) -> None:
             assert told[name] > 20, name
         for to in ("cold", "hot"):
             assert told[f"segments moved to {to}"] > 5, to
+        assert told["segments moved to keep a bound"] > 5
         assert told["trying"] > told["wrote"], "nobody died while he appended"
         assert told["erasing"] > told["erased"], "nobody died while he deleted"

@@ -12,6 +12,7 @@ Stores, with every kind of file and of frame that version 1 has:
     v1/mended       repaired after damage: a hole where records were
     v1/erased       records were deleted one by one: files of deletions with plain and with packed
                     frames, one that goes on behind what counts, one that no page names
+    v1/anew         a topic was deleted, and made anew: a catalog that knows where the old one ended
     v1/moved        a store of which sealed segments were moved, and the cold store beside it
     v1/closed.json  what each holds, record by record; and so on
 
@@ -219,6 +220,20 @@ def build_erased(target: Path) -> str:
     return told
 
 
+def build_anew(target: Path) -> str:
+    """A store with a topic that had another's name; returns what it holds, as JSON."""
+    files, clock = FixedFiles(seed=11), HandClock()
+    with opened(files, clock) as store:
+        old = store.create("anew", shards=2, durability="fsync", segment_bytes="4KiB")
+        old.append_many([esker.Record(b"%d" % n, key=b"%d" % n) for n in range(5)], wait=True)
+        store.delete("anew")
+        store.tick()
+        store.create("anew", shards=2, segment_bytes="4KiB").append(b"another", key=b"0", wait=True)
+        told = contents(store)
+    files.dump(target, ROOT)
+    return told
+
+
 def build_moved(target: Path) -> None:
     """Two segments in a cold store, one that is here, and the log; what it holds beside them."""
     files, clock = FixedFiles(seed=9), HandClock()
@@ -236,6 +251,7 @@ def build_moved(target: Path) -> None:
 
 
 BUILDERS = {
+    "anew": build_anew,
     "closed": build_closed,
     "erased": build_erased,
     "killed": build_killed,

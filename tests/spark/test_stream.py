@@ -11,7 +11,7 @@ import pytest
 
 import esker
 from esker.spark import plan
-from esker.spark.wanted import wanted
+from esker.spark.wanted import COLUMNS, wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,10 +208,66 @@ def test_a_topic_that_was_made_anew_is_told(stream: Stream) -> None:
         end = reader.latestOffset(start, all_of_it())
         del store["t"]
         store["t"].append_many([b"y"] * 9, wait=True)
-        with pytest.raises(esker.DataLoss, match="deleted and made anew"):
+        with pytest.raises(esker.DataLoss, match="recreated when the query was at offset 5"):
             reader.latestOffset(end, all_of_it())
-        with pytest.raises(esker.DataLoss, match="offsets 0 to 4"):
+        with pytest.raises(esker.DataLoss, match="offsets 0 to 4 cannot be read: recreated"):
             reader.partitions(start, end)
+
+
+@pytest.mark.parametrize("how", ["skip", "gapRow"])
+def test_a_stream_goes_on_with_a_topic_that_was_made_anew_from_its_beginning(
+    stream: Stream, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"x"] * 5, wait=True)
+        reader = reader_of(stream, onDataLoss=how)
+        first = reader.initialOffset()
+        start = reader.latestOffset(first, all_of_it())
+        store["t"].append_many([b"x"] * 3, wait=True)
+        planned = reader.latestOffset(start, all_of_it())
+        del store["t"]
+        store["t"].append_many([b"y"] * 9, wait=True)
+        end = reader.latestOffset(start, all_of_it())
+        lost = (5, 7, "recreated")
+        assert rows_of(reader, start, end) == ([lost] if how == "gapRow" else []) + [*range(9)]
+        assert rows_of(reader, start, end)[-9:] == [*range(9)], "and again the same"
+        assert rows_of(reader, start, planned) == ([lost] if how == "gapRow" else [])
+        assert ("offsets 5..7 (3 at most) are gone (recreated)" in caplog.text) == (how == "skip")
+        assert reader.latestOffset(end, all_of_it()) == end, "it is told once"
+        store["t"].append(b"z", wait=True)
+        assert rows_of(reader, end, reader.latestOffset(end, all_of_it())) == [9]
+        del store["t"]
+        gone = (5, 7, "the topic was deleted")
+        assert rows_of(reader, start, planned) == ([gone] if how == "gapRow" else [])
+
+
+def rows_of(reader: EskerStreamReader, start: Any, end: Any) -> list[Any]:
+    """The offsets of a batch, and its gaps."""
+    found = []
+    for part in reader.partitions(start, end):
+        for rows in reader.read(part):
+            for row in rows.to_pylist():
+                gap = row.get("gap")
+                found.append(tuple(gap.values()) if gap else row["offset"])
+    return found
+
+
+def test_cold_segments_and_what_retention_takes_of_them(stream: Stream, tmp_path: Path) -> None:
+    with esker.open(stream.data, background=False, cold=tmp_path / "cold") as store:
+        topic = store.create("t", segment_records=10, cap_records=20)
+        for _ in range(2):
+            topic.append_many([b"x" * 500] * 10, wait=True)
+        store.tick()
+        assert store.tier("t", "cold").segments == 1
+        reader = reader_of(stream)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, all_of_it())
+        assert rows_of(reader, start, end) == [*range(20)]
+        for _ in range(2):
+            topic.append_many([b"y"] * 10, wait=True)
+            store.tick()
+        with pytest.raises(esker.DataLoss, match="offsets 0 to 19 cannot be read: evicted"):
+            rows_of(reader, start, end)
 
 
 def test_few_records_wait_for_more_or_for_their_time(stream: Stream) -> None:
@@ -288,14 +344,16 @@ def test_a_topic_that_comes_later_has_its_own_end(stream: Stream) -> None:
 
 
 def reader_of(stream: Stream, **options: str) -> EskerStreamReader:
-    from pyspark.sql.types import LongType, StructField, StructType
+    from pyspark.sql.types import StructType
 
     from esker.spark.stream import EskerStreamReader
 
     given = {"path": stream.data, "subscribe": "t", "startingOffsets": "earliest", **options}
     given = {name: text for name, text in given.items() if text}
     asked = wanted(given, now_us=0, streaming=True)._replace(columns=("offset",))
-    return EskerStreamReader(asked, StructType([StructField("offset", LongType())]))
+    fields = [name for name in ("offset", "gap") if name == "offset" or asked.on_loss == "gapRow"]
+    schema = StructType.fromDDL(", ".join(f"{name} {COLUMNS[name]}" for name in fields))
+    return EskerStreamReader(asked, schema)
 
 
 def all_of_it() -> Any:

@@ -15,6 +15,7 @@
     reader.py      batches from an offset on; positions into offsets
     ranges.py      a shard's offsets, divided for readers that share the work
     sieve.py       what a reader leaves out, by whole batches
+    epochs.py      places in a topic that is another one by now
     waited.py      threads that wait for records of a shard
     batch.py       a batch as users get it; slices.py, tail.py: parts of a topic, and its end
     recovery.py    one function, read top to bottom: a directory into a state to go on from

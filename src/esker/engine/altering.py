@@ -49,7 +49,7 @@ def alter(store: Store, name: str, given: dict[str, Any]) -> TopicEntry:
         options = opts.topic_options(known.options, **given)
         altered = msgspec.structs.replace(known, options=options)
         topics = tuple(altered if entry is known else entry for entry in catalog.topics)
-        return Catalog(catalog.next_id, topics)
+        return msgspec.structs.replace(catalog, topics=topics)
 
     store._catalog.change(edit, store._context.note)
     entry = store._catalog.find(name)

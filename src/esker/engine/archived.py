@@ -148,7 +148,7 @@ class ArchivedTopic:
                     for whole in self._shards(manifest, shard)
                 ]
                 return self._batches(manifest, ranges, max_bytes, max_records, gaps)
-            except _Gone as gone:
+            except Gone as gone:
                 manifest = self._newer(manifest, gone)
 
     def _range(
@@ -195,10 +195,10 @@ class ArchivedTopic:
                     yield item
                     first = item.next_offset if isinstance(item, Batch) else item.last + 1
                 return
-            except _Gone as gone:
+            except Gone as gone:
                 manifest = self._newer(manifest, gone)
 
-    def _newer(self, manifest: Manifest, gone: _Gone) -> Manifest:
+    def _newer(self, manifest: Manifest, gone: Gone) -> Manifest:
         """The manifest that names another file, into which a file was merged while we read."""
         again = self._load()
         if again.generation == manifest.generation:
@@ -292,7 +292,7 @@ class ArchivedTopic:
             yield piece
 
 
-class _Gone(Exception):
+class Gone(Exception):
     """A file is not where the manifest had it."""
 
     def __init__(self, file: ArchivedFile) -> None:
@@ -312,7 +312,7 @@ class _Source:
         try:
             parquet = open_parquet(files, folder, file)
             if parquet is None:
-                raise _Gone(file)
+                raise Gone(file)
             if parquet.metadata.num_rows != file.rows:
                 raise damaged(folder, file, "has another number of rows than the manifest says")
             self._pieces: Iterator[Any] = parquet.iter_batches(
@@ -398,14 +398,26 @@ def _told(topic: str, gap: ArchivedGap) -> Gap:
     return Gap(topic, gap.shard, gap.first, gap.last, gap.reason)
 
 
-def _nothing(files: Files, root: str, topic: str) -> Exception:
-    """What to say where no such archive is."""
-    listed = sorted(files.list(root)) if files.kind(root) in ("dir", "link") else []
-    known = [
+def topics_at(path: object, *, files: Files = SYSTEM_FILES) -> list[str]:
+    """The topics of which there is an archive at a place; none if it is no archive."""
+    return _known(*place_of(path, "", files))
+
+
+def _known(files: Files, root: str) -> list[str]:
+    return [
         name.removeprefix("topic=").replace("%3A", ":")
-        for name in listed
+        for name in _listed(files, root)
         if name.startswith("topic=") and files.kind(join(root, name, names.MANIFEST))
     ]
+
+
+def _listed(files: Files, root: str) -> list[str]:
+    return sorted(files.list(root)) if files.kind(root) in ("dir", "link") else []
+
+
+def _nothing(files: Files, root: str, topic: str) -> Exception:
+    """What to say where no such archive is."""
+    listed, known = _listed(files, root), _known(files, root)
     if known:
         return TopicNotFound(f"no topic {topic!r} in the archive {root}; {nearest(topic, known)}")
     if names.IDENTITY in listed:

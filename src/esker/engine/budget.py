@@ -94,7 +94,7 @@ def plan(store: Store) -> Plan:
     if total <= limit:
         return Plan(total, unknown=unknown)
     gone = [_gone_anyway(view, now) for view in views]
-    before = sum(each.bytes for each in gone if each is not None)
+    before = sum(map(_bytes_here, views, gone))
     excess = max(0, total - before - limit)
     if not excess or "damaged_catalog" in store.recovery.labels:
         return Plan(total, before, excess, unknown=unknown)
@@ -128,6 +128,14 @@ def _gone_anyway(view: View, now_us: int) -> Eviction | None:
     with suppress(Corruption, StorageError):
         return retention.plan(view, now_us) if is_evicting(view.entry.options) else None
     return None
+
+
+def _bytes_here(view: View, gone: Eviction | None) -> int:
+    """What an eviction gives back on this disk: of segments that were moved, their stubs."""
+    with suppress(StorageError):  # evicted just now: the next look knows
+        leading = view.segments[: gone.segments] if gone is not None else ()
+        return sum(retention.size_on_disk(view, segment) for segment in leading)
+    return 0
 
 
 def weight(view: View) -> int:

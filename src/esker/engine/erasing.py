@@ -29,7 +29,7 @@ from esker.engine.sieve import Sieve
 from esker.errors import Corruption, InvalidOption, StorageError
 from esker.storage.marks import UnknownMarks, blocks_of
 from esker.storage.sealed import SealedSegment
-from esker.storage.tags import index_of
+from esker.storage.tags import index_of, known_index
 
 if TYPE_CHECKING:
     from esker.engine.shard import Shard
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 EVERYTHING = Sieve(deleted=False)
 SCAN_BYTES = 4 << 20
-INDEX_ROWS_MIN = 4_096  # a smaller segment is looked at as a whole
+INDEX_ROWS_MIN = 4_096  # a smaller segment is looked at as a whole, if it is here
 
 
 class Match(NamedTuple):
@@ -117,12 +117,16 @@ def _found(shard: Shard, match: Match, end: int) -> Iterator[int]:
 def _indexed(shard: Shard, segment: SealedSegment, match: Match) -> Any:
     """The rows of a sealed segment that match, by its index; None where one has to look at all."""
     try:
-        if segment.rows < INDEX_ROWS_MIN:
+        elsewhere = segment.place is not None
+        if segment.rows < INDEX_ROWS_MIN and not elsewhere:
             return None
-        if segment.place is not None:
-            segment.inside()  # fetched before the lock is taken, that sealing needs, too
         with shard._sealing:  # nobody rewrites it: an index tells nothing that its segment lacks
-            index = index_of(shard.files, shard.maps, segment)
+            index = known_index(shard.files, shard.maps, segment)
+        if index is None:
+            if elsewhere:
+                segment.inside()  # fetched before the lock is taken, that sealing needs, too
+            with shard._sealing:
+                index = index_of(shard.files, shard.maps, segment)
     except (Corruption, StorageError):  # whoever looks is told what is wrong, or that it is gone
         return None
     if match.tag is not None:

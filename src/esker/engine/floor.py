@@ -12,15 +12,20 @@ between any two of these leaves files that nobody needs, and the next one to wri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from esker.errors import StorageError
+from esker.format import names
 from esker.format.state import with_loss
 from esker.storage import tags
+from esker.storage.files import join
 from esker.storage.sealed import SealedSegment
 
 if TYPE_CHECKING:
     from esker.engine.shard import Shard
+
+MANY: Final = 16  # segments: one look at the directory costs less than one for each
 
 
 def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
@@ -51,13 +56,22 @@ def take_forgotten(shard: Shard) -> list[SealedSegment]:
     return gone
 
 
+def _indexes(shard: Shard) -> set[str] | None:
+    """All indexes of tags, by one look; None if that fails: then each is looked for."""
+    with suppress(StorageError):
+        found = shard.files.list(shard.folder)
+        return {join(shard.folder, name) for name in found if names.parse_tags(name)}
+    return None
+
+
 def unlink(shard: Shard, gone: list[SealedSegment]) -> int:
     """Unlink what was taken off the list, the oldest first; returns the bytes. Needs no lock."""
+    there = _indexes(shard) if len(gone) >= MANY else None
     for segment in gone:
         shard.maps.drop(segment.path)
         index = tags.path_of(segment)
         try:
-            if shard.files.kind(index):
+            if shard.files.kind(index) if there is None else index in there:
                 shard.maps.drop(index)
                 shard.files.unlink(index)
             shard.files.unlink(segment.path)

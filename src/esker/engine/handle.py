@@ -90,6 +90,14 @@ class Handle:
     def shards(self) -> int:
         return self._existing().options.shards
 
+    @property
+    def epoch(self) -> int:
+        """A number of this topic alone: one of the same name that is made later has another.
+
+        Who keeps an offset for later keeps this with it, and gives both to `read` or `follow`.
+        """
+        return self._existing().id
+
     def shard_of(self, key: bytes | str) -> int:
         """The shard that records with this key go to."""
         checked = intake.key_of(key)

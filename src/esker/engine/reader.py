@@ -380,13 +380,18 @@ def _gap(
 ) -> Sequence[Gap | Batch]:
     if last < first:
         return ()
-    gap = Gap(view.entry.name, view.number, first, last, reason)
+    told = told_gap(view.context, Gap(view.entry.name, view.number, first, last, reason), gaps)
+    if told:
+        return told
+    return (Batch(view.number, first, NO_RECORDS, NO_OFFSETS, last + 1),) if whole else ()
+
+
+def told_gap(context: Context, gap: Gap, gaps: Gaps) -> Sequence[Gap]:
+    """A gap as the reader wants it: raised, handed out, or only counted."""
     if gaps == "raise":
         raise DataGap(gap)
-    view.context.gaps_met += 1
-    if gaps == "yield":
-        return (gap,)
-    return (Batch(view.number, first, NO_RECORDS, NO_OFFSETS, last + 1),) if whole else ()
+    context.gaps_met += 1
+    return (gap,) if gaps == "yield" else ()
 
 
 def _pieces(columns: Columns, max_bytes: int, max_records: int) -> Iterator[Columns]:

@@ -5,11 +5,12 @@ All of it ends in `reader.read_batches` or `read_one`; here positions are parsed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, overload
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, overload
 
 from esker import positions
-from esker.engine import tally
+from esker.engine import epochs, tally
 from esker.engine.batch import Batch
 from esker.engine.handle import Handle
 from esker.engine.reader import (
@@ -30,6 +31,7 @@ from esker.engine.reader import (
     read_batches,
     read_one,
     resolve,
+    told_gap,
 )
 from esker.engine.shard import Shard
 from esker.engine.sieve import Sieve, check_node
@@ -37,6 +39,8 @@ from esker.engine.slices import Slice
 from esker.engine.tail import Tail
 from esker.errors import Corruption, InvalidOption, OffsetOutOfRange
 from esker.records import Gap, Record
+
+NOTHING: Final[Mapping[int, Gap]] = MappingProxyType({})
 
 
 class Reading(Handle):
@@ -53,12 +57,14 @@ class Reading(Handle):
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
         skip_node: str | None = None,
+        epoch: int | None = None,
     ) -> Iterator[Batch]:
         """The records from `start` to `stop` (or to the end as it is now), as Arrow batches.
 
         Each shard is read in turn; a position is taken in each shard by itself. Records that came
         from the node `skip_node` are left out: who copies from node to node gets none of its own
-        back.
+        back. If `start` is an offset of a topic of another `epoch`, the topic was deleted and made
+        anew: a Gap says what was missed, and the new one comes from its beginning.
         """
         self._existing()
         now = self._store._context.clock.now_us()
@@ -67,8 +73,23 @@ class Reading(Handle):
         check_gaps(gaps)
         check_count("max_bytes", max_bytes, 1)
         check_count("max_records", max_records, 0)
+        begin, missed = self._begin(begin, shard, epoch)
         ranges = self._ranges(begin, finish, shard, consistency)
-        return self._batches(ranges, max_bytes, max_records, gaps, check_node(skip_node))
+        return self._batches(
+            ranges, max_bytes, max_records, gaps, check_node(skip_node), missed=missed
+        )
+
+    def _begin(
+        self, begin: positions.Position, shard: int | None, epoch: int | None
+    ) -> tuple[positions.Position, dict[int, Gap]]:
+        """Where to begin, and what was missed if that was said of a topic that is no more."""
+        entry = self._existing()
+        if not epochs.is_another(entry, epoch, begin):
+            return begin, {}
+        assert epoch is not None
+        shards = [view.number for view in self._views(shard)]
+        catalog = self._store._catalog.catalog
+        return epochs.BEGINNING, epochs.missed(catalog, self.name, epoch, begin.number, shards)
 
     def _ranges(
         self, begin: positions.Position, finish: positions.Position | None, shard: int | None,
@@ -86,10 +107,12 @@ class Reading(Handle):
 
     def _batches(
         self, ranges: list[Range], max_bytes: int, max_records: int, gaps: Gaps,
-        sieve: Sieve = ALL, whole: bool = False,
+        sieve: Sieve = ALL, whole: bool = False, missed: Mapping[int, Gap] = NOTHING,
     ) -> Iterator[Any]:  # fmt: skip
         for number, first, end in ranges:
             view = self._view(number)
+            if number in missed:
+                yield from told_gap(view.context, missed[number], gaps)
             found = read_batches(
                 view, first, end, max_bytes=max_bytes, max_records=max_records, gaps=gaps,
                 sieve=sieve, whole=whole,
@@ -118,12 +141,19 @@ class Reading(Handle):
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
         skip_node: str | None = None,
+        epoch: int | None = None,
     ) -> Iterator[Record]:
         """The records from `start` to the end as it is now, one by one."""
         check_limit(limit)
         return _records(
             self.batches(
-                start, stop, shard=shard, gaps=gaps, consistency=consistency, skip_node=skip_node
+                start,
+                stop,
+                shard=shard,
+                gaps=gaps,
+                consistency=consistency,
+                skip_node=skip_node,
+                epoch=epoch,
             ),
             limit,
         )
@@ -138,6 +168,7 @@ class Reading(Handle):
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
         skip_node: str | None = None,
+        epoch: int | None = None,
     ) -> Iterator[Record]:
         """The records from `start` on, and then those to come, as they come.
 
@@ -153,6 +184,7 @@ class Reading(Handle):
                 gaps=gaps,
                 consistency=consistency,
                 skip_node=skip_node,
+                epoch=epoch,
             ),
             limit,
         )
@@ -166,26 +198,31 @@ class Reading(Handle):
         gaps: Gaps = "raise",
         consistency: Consistency = "eventual",
         skip_node: str | None = None,
+        epoch: int | None = None,
     ) -> Iterator[Batch]:
         """As `follow`, by batches."""
         self._existing()
         timeout = check_timeout(timeout)
         tail = self.tail(
-            start, shard=shard, gaps=gaps, consistency=consistency, skip_node=skip_node
+            start, shard=shard, gaps=gaps, consistency=consistency, skip_node=skip_node, epoch=epoch
         )
         return self._follow(tail, timeout)
 
     def tail(
         self, start: Any = "latest", *, shard: int | None = None, gaps: Gaps = "raise",
         consistency: Consistency = "eventual", skip_node: str | None = None,
+        epoch: int | None = None,
     ) -> Tail:  # fmt: skip
         """Cursors from `start` on, to be stepped by hand: `follow` without the waiting."""
         self._existing()
         begin = positions.parse(start, self._store._context.clock.now_us())
         check_gaps(gaps)
         check_consistency(consistency)
+        begin, missed = self._begin(begin, shard, epoch)
         cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
-        return Tail(cursors, self._shards, self._view, gaps, consistency, check_node(skip_node))
+        return Tail(
+            cursors, self._shards, self._view, gaps, consistency, check_node(skip_node), missed
+        )
 
     def _follow(self, tail: Tail, timeout: float | None) -> Iterator[Any]:
         context = self._store._context
@@ -217,22 +254,24 @@ class Reading(Handle):
         return self.get(place)
 
     def slice(self, start: Any = None, stop: Any = None, *, shard: int | None = None,
-              gaps: Gaps = "raise") -> Slice:  # fmt: skip
+              gaps: Gaps = "raise", epoch: int | None = None) -> Slice:  # fmt: skip
         """A lazy part of the topic, for iterating and for polars, pandas, duckdb and pyarrow."""
         self._existing()
         check_gaps(gaps)
         context = self._store._context
-        for place in (start, stop):
-            positions.parse(place, context.clock.now_us())
+        now = context.clock.now_us()
+        _, missed = self._begin(positions.parse(start, now), shard, epoch)
+        positions.parse(stop, now)
 
         def settle() -> list[Range]:
             context.require_open()
             now = context.clock.now_us()
             finish = None if stop is None else positions.parse(stop, now)
-            return self._ranges(positions.parse(start, now), finish, shard)
+            begin = epochs.BEGINNING if missed else positions.parse(start, now)
+            return self._ranges(begin, finish, shard)
 
         def read(ranges: list[Range]) -> Iterator[Batch | Gap]:
-            return self._batches(ranges, BATCH_BYTES, 0, gaps)
+            return self._batches(ranges, BATCH_BYTES, 0, gaps, missed=missed)
 
         def count(ranges: list[Range]) -> int:
             return sum(count_records(self._view(number), a, b) for number, a, b in ranges)

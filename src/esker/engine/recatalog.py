@@ -61,7 +61,7 @@ def recover_catalog(context: Context, catalog: CatalogFile, report: Recovery) ->
         there = {entry.id for entry in current.topics}  # another process may have been faster
         merged = (*current.topics, *(entry for entry in found if entry.id not in there))
         kept = tuple(keeping_all(entry) for entry in merged)
-        return Catalog(max([current.next_id - 1, *used]) + 1, kept)
+        return Catalog(max([current.next_id - 1, *used]) + 1, kept, current.former)
 
     if context.read_only:
         catalog.catalog = complete(catalog.catalog)

@@ -43,7 +43,10 @@ def remove_topic(
         for shard in shards:
             locks.enter_context(shard.lock)
         try:
-            catalog.change(lambda known: _without(context, known, folder, entry.id), context.note)
+            ends = tuple(shard.next for shard in shards) if context.files.kind(folder) else ()
+            catalog.change(
+                lambda known: _without(context, known, folder, {entry.id: ends}), context.note
+            )
         finally:
             if not context.files.kind(folder):
                 for shard in shards:
@@ -53,12 +56,14 @@ def remove_topic(
     context.background.remove_soon(folder + names.DELETED)
 
 
-def _without(context: Context, known: Catalog, folder: str, topic: int) -> Catalog:
+def _without(
+    context: Context, known: Catalog, folder: str, ends: dict[int, tuple[int, ...]]
+) -> Catalog:
     files = context.files
     if files.kind(folder):
         files.rename(folder, folder + names.DELETED)
     files.sync_dir(join(context.root, names.TOPICS))
-    return Catalog(known.next_id, tuple(entry for entry in known.topics if entry.id != topic))
+    return known.without(ends)
 
 
 def finish_removals(context: Context, catalog: CatalogFile) -> None:
@@ -68,12 +73,8 @@ def finish_removals(context: Context, catalog: CatalogFile) -> None:
     left.pop(None, None)
     if any(entry.id in left for entry in catalog.catalog.topics):
         context.files.sync_dir(top)  # who renamed it may have died before its name was synced
-        catalog.change(
-            lambda known: Catalog(
-                known.next_id, tuple(entry for entry in known.topics if entry.id not in left)
-            ),
-            context.note,
-        )
+        unknown: dict[int, tuple[int, ...]] = {topic: () for topic in left if topic is not None}
+        catalog.change(lambda known: known.without(unknown), context.note)
     for name in left.values():
         context.background.remove_soon(join(top, name))
 

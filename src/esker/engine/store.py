@@ -142,7 +142,7 @@ class Store:
                 return catalog  # another process was faster
             entry = TopicEntry(catalog.next_id, name, 1, context.clock.now_us(), options)
             self._make_dirs(entry)
-            return Catalog(catalog.next_id + 1, (*catalog.topics, entry))
+            return Catalog(catalog.next_id + 1, (*catalog.topics, entry), catalog.former)
 
         self._catalog.change(edit, context.note)
         entry = self._catalog.find(name)

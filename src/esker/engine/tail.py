@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from esker.engine.reader import Consistency, Gaps, View, end_of, read_batches
+from esker.engine.reader import Consistency, Gaps, View, end_of, read_batches, told_gap
 from esker.engine.shard import Shard
 from esker.engine.sieve import Sieve
 from esker.records import Gap
@@ -26,9 +26,10 @@ class Tail:
 
     def __init__(
         self, cursors: dict[int, int], shards: list[Shard], view: Callable[[int], View],
-        gaps: Gaps, consistency: Consistency, sieve: Sieve,
+        gaps: Gaps, consistency: Consistency, sieve: Sieve, missed: dict[int, Gap] | None = None,
     ) -> None:  # fmt: skip
         self.cursors = cursors
+        self._missed = missed or {}  # in a topic that had the name before, and not yet told
         self._shards = [shards[number] for number in cursors]
         self._view = view
         self._gaps = gaps
@@ -39,6 +40,10 @@ class Tail:
         """Batches (and gaps) from the cursors to the end as it is now; the cursors move along."""
         for number in self.cursors:
             view = self._view(number)
+            if number in self._missed:
+                told = told_gap(view.context, self._missed[number], self._gaps)
+                del self._missed[number]  # once; but who has it raised is told until he asks else
+                yield from told
             end = end_of(view, self._consistency)
             found = read_batches(
                 view, self.cursors[number], end, gaps=self._gaps, sieve=self._sieve, whole=True

@@ -11,11 +11,15 @@
 A catalog is replaced as a whole: written beside the old one, synced, renamed, the directory
 synced. The generation before it is kept. Should both be damaged, names and options are read back
 from the CONFIG frame that every segment begins with.
+
+It also knows where the last topics ended that were deleted: who comes back with a place in one of
+them, and finds another of that name, is told what he missed.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -32,6 +36,7 @@ IDENTITY_SIZE: Final = 48
 CATALOG_HEADER_SIZE: Final = 64
 CATALOG_BYTES_MAX: Final = 256 << 20
 NUMBER_MAX: Final = 1 << 62
+FORMER_MAX: Final = 256  # so many deleted topics are remembered
 LATER: Final = (
     "cap_records", "cap_bytes", "ttl_us", "keep_segments", "discard", "compress_at",
     "compression_level", "hot_segments", "hot_bytes",
@@ -54,11 +59,27 @@ class TopicEntry(msgspec.Struct, frozen=True):
     options: TopicOptions
 
 
+class Former(msgspec.Struct, frozen=True):
+    """A topic that was deleted, and where its shards ended; no ends: nobody knows."""
+
+    id: int
+    name: str
+    ends: tuple[int, ...] = ()
+
+
 class Catalog(msgspec.Struct, frozen=True):
-    """All topics, and the next id to give out."""
+    """All topics, the next id to give out, and the last ones that were deleted."""
 
     next_id: int = 1
     topics: tuple[TopicEntry, ...] = ()
+    former: tuple[Former, ...] = ()
+
+    def without(self, ends: Mapping[int, tuple[int, ...]]) -> Catalog:
+        """The same when these topics, by their ids, are deleted. Ids are never used again."""
+        gone = (Former(e.id, e.name, ends[e.id]) for e in self.topics if e.id in ends)
+        former = (*self.former, *gone)[-FORMER_MAX:]
+        kept = tuple(entry for entry in self.topics if entry.id not in ends)
+        return Catalog(self.next_id, kept, former)
 
 
 def encode_identity(store: bytes, created: int) -> bytes:
@@ -81,7 +102,10 @@ def decode_identity(data: bytes) -> tuple[bytes, int] | str:
 
 def encode_catalog(catalog: Catalog, generation: int, store: bytes) -> bytes:
     entries = [_written(entry) for entry in catalog.topics]
-    body = msgspec.json.encode({"next_id": catalog.next_id, "topics": entries})
+    told = {"next_id": catalog.next_id, "topics": entries}
+    if catalog.former:  # else a store has the bytes that it always had
+        told["former"] = catalog.former
+    body = msgspec.json.encode(told)
     packed = _CATALOG.pack(
         CATALOG_MAGIC, VERSION, 0, generation, len(body), 0, store, checksum(body), 0
     )
@@ -110,6 +134,8 @@ def decode_catalog(data: bytes, store: bytes) -> tuple[Catalog, int] | str:
     flaw = _flaw(catalog.topics)
     if not flaw and not max((entry.id for entry in catalog.topics), default=0) < catalog.next_id:
         flaw = f"next id {catalog.next_id}"
+    if not flaw and any(each.id >= catalog.next_id for each in catalog.former):
+        flaw = f"a topic was deleted whose id is not below {catalog.next_id}"
     return f"catalog body cannot be read: {flaw}" if flaw else (catalog, generation)
 
 

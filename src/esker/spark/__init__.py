@@ -10,6 +10,7 @@
     sink.py         writing, in batches and streams, each batch exactly once
     wanted.py       the options of reading, with Kafka's names
     plan.py         which offsets are read, and how they are divided
+    history.py      the same of an archive
     tasks.py        what a worker is told
     rows.py         records as rows, in the workers
     table.py        archive and log as one DataFrame; `esker.spark.table()`

@@ -28,7 +28,7 @@ from esker.spark.wanted import Place, Wanted
 PART_BYTES_MIN: Final = 1 << 20  # a task costs some 30 ms: less than this is not worth one
 TASKS_PER_CORE: Final = 2
 
-_open: dict[str, Store] = {}
+_open: dict[tuple[str, str], Store] = {}
 
 
 class Span(NamedTuple):
@@ -49,11 +49,14 @@ class Shards(NamedTuple):
     views: dict[int, View]
 
 
-def reading(path: str) -> Store:
-    """The store at a path, opened to be read, once in a process: workers live for many tasks."""
-    store = _open.get(path)
+def reading(path: str, cold: str = "") -> Store:
+    """The store at a path, opened to be read, once in a process: workers live for many tasks.
+
+    `cold` says where its cold segments are now, if not where they were moved to.
+    """
+    store = _open.get((path, cold))
     if store is None:
-        store = _open[path] = open_store(path, mode="r")
+        store = _open[path, cold] = open_store(path, mode="r", cold=cold)
     return store
 
 
@@ -68,7 +71,7 @@ def let_go() -> None:
 
 def find_topics(asked: Wanted, *, missing_ok: bool = False) -> list[Shards]:
     """The topics that are asked for, each with a fresh look at its shards."""
-    store = reading(asked.path)
+    store = reading(asked.path, asked.cold)
     if asked.pattern:
         matching = re.compile(asked.pattern)
         return [look(store, name, ()) for name in store if matching.fullmatch(name)]
@@ -173,6 +176,13 @@ def divide(
 ) -> list[list[Span]]:
     """Spans for each task: of about the same weight, cut where frames begin."""
     weighed = [(span, ranges.atoms(view, span.first, span.end)) for span, view in found]
+    return shared(weighed, parts, max_records)
+
+
+def shared(
+    weighed: Sequence[tuple[Span, list[ranges.Atom]]], parts: int = 0, max_records: int = 0
+) -> list[list[Span]]:
+    """Spans for each task, cut between atoms."""
     total = sum(atom.weight for _, atoms in weighed for atom in atoms)
     share = total / parts if parts else _share(total)
     tasks: list[list[Span]] = []
@@ -191,7 +201,7 @@ def divide(
                 task, room = [], share
     if task:
         tasks.append(task)
-    offsets = sum(span.end - span.first for span, _ in found)
+    offsets = sum(span.end - span.first for span, _ in weighed)
     if parts and len(tasks) < parts:  # fewer frames than tasks are wanted
         max_records = min(max_records or offsets, -(-offsets // parts))
     return _shorter(tasks, max_records) if max_records else tasks

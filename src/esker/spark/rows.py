@@ -6,7 +6,8 @@ once and lent out in slices, small batches are joined before they travel.
 
 A task reads all of its spans or says what it lacks. `_whole` goes along and knows which offset must
 come next; what is missing is a loss with exact bounds, whatever the reason: a gap, records that
-were deleted since the query was planned, a topic that is another one by now.
+were deleted since the query was planned, a topic that is another one by now. What is skipped on
+request is logged, where the task runs: Spark has no place for the numbers of a Python source.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from esker.engine.batch import TIMESTAMP, Batch
+from esker.engine.context import LOG
+from esker.engine.epochs import RECREATED
 from esker.engine.ranges import without_holes
 from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
 from esker.spark.plan import Span, look, reading
+from esker.storage.objects import is_url, without_secrets
 
 BATCH_BYTES: Final = 4 << 20
 DELETED_SINCE: Final = "deleted since the query was planned"
@@ -36,32 +40,44 @@ class Task:
 
     def __init__(
         self, path: str, spans: list[Span], *, columns: tuple[str, ...], on_loss: str,
-        value_format: str, bad_value: str, tags: tuple[str, ...] | None,
+        value_format: str, bad_value: str, tags: tuple[str, ...] | None, cold: str = "",
     ) -> None:  # fmt: skip
         self.path = path
+        self.cold = cold
         self.spans = spans
         self.columns = columns
         self.on_loss = on_loss
         self.value_format = value_format
         self.bad_value = bad_value
         self.tags = tags  # of which one must match; None: all records
+        self.gaps: tuple[Gap, ...] = ()  # known when it was planned, and to be told here
 
     def rows(self, schema: Any) -> Iterator[Any]:
         """The rows as record batches of an Arrow schema."""
+        for gap in self.gaps:
+            yield from self._lost(gap, schema)
         for span in self.spans:
             yield from joined(self._batches(span, schema), schema)
 
     def _batches(self, span: Span, schema: Any) -> Iterator[Any]:
-        for item in _whole(self.path, span):
+        for item in self._items(span):
             if isinstance(item, Gap):
-                if self.on_loss == "fail":
-                    raise lost(self.path, item)
-                if self.on_loss == "gapRow":
-                    yield _gap_row(item, schema)
+                yield from self._lost(item, schema)
             elif self.tags is None:
                 yield self._table(span, item, schema)
             else:
                 yield from self._tagged(span, item, schema)
+
+    def _items(self, span: Span) -> Iterator[Batch | Gap]:
+        return _whole(self.path, span, self.cold)
+
+    def _lost(self, gap: Gap, schema: Any) -> Iterator[Any]:
+        if self.on_loss == "fail":
+            raise lost(without_secrets(self.path) if is_url(self.path) else self.path, gap)
+        if self.on_loss == "gapRow":
+            yield _gap_row(gap, schema)
+        else:
+            LOG.warning("onDataLoss=skip, %s", gap)
 
     def _tagged(self, span: Span, batch: Batch, schema: Any) -> Iterator[Any]:
         tags = batch.columns.tags
@@ -121,29 +137,38 @@ class Task:
 # ---- nothing is missing ----------------------------------------------------------------------
 
 
-def _whole(path: str, span: Span) -> Iterator[Batch | Gap]:
+def _whole(path: str, span: Span, cold: str = "") -> Iterator[Batch | Gap]:
     """All of a span: its batches, and a Gap for whatever is not there."""
     return without_holes(
-        _found(path, span), span.topic, span.shard, span.first, span.end, DELETED_SINCE
+        _found(path, span, cold), span.topic, span.shard, span.first, span.end, DELETED_SINCE
     )
 
 
-def _found(path: str, span: Span) -> Iterator[Any]:
-    store = reading(path)
+def _found(path: str, span: Span, cold: str) -> Iterator[Any]:
+    store, at = reading(path, cold), span.first
     with suppress(TopicNotFound):  # deleted: whatever has not been read by now is missing
         if store[span.topic]._existing().id != span.id:
             look(store, span.topic, ())  # ours may be the one that had this name before
         topic = store[span.topic]
         if topic._existing().id == span.id:
-            yield from topic._whole(span.first, span.end, span.shard, BATCH_BYTES)
+            for item in topic._whole(span.first, span.end, span.shard, BATCH_BYTES):
+                yield item
+                at = item.last + 1 if isinstance(item, Gap) else item.next_offset
+            return
+    with suppress(TopicNotFound):
+        if at < span.end and look(store, span.topic, ()).id != span.id:
+            yield Gap(span.topic, span.shard, at, span.end - 1, RECREATED)
 
 
 def lost(path: str, gap: Gap) -> DataLoss:
     """What a user is told whose query cannot read all that it should."""
+    what = f"offsets {gap.first} to {gap.last} cannot be read: {gap.reason}"
+    if not gap.missed:  # the topic is another one, and all of the old one had been read
+        what = f"{gap.reason} when the query was at offset {gap.first}, which was its end"
     return DataLoss(
-        f"topic {gap.topic!r} partition {gap.shard} of {path}: offsets {gap.first} to {gap.last} "
-        f"cannot be read: {gap.reason}. To go on without them set onDataLoss=skip "
-        "(failOnDataLoss=false); to get a row that names them set onDataLoss=gapRow."
+        f"topic {gap.topic!r} partition {gap.shard} of {path}: {what}. "
+        "To go on without them set onDataLoss=skip (failOnDataLoss=false); "
+        "to get a row that names them set onDataLoss=gapRow."
     )
 
 

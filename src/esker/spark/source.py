@@ -37,12 +37,15 @@ from esker.clock import SYSTEM_CLOCK
 from esker.engine import ranges
 from esker.engine.reader import View, find_time
 from esker.errors import InvalidOption, nearest
-from esker.spark import plan
+from esker.spark import history, plan
+from esker.spark.history import Past
 from esker.spark.sink import EskerStreamWriter, EskerWriter, Target
 from esker.spark.stream import EskerStreamReader
 from esker.spark.tasks import Part, parts
 from esker.spark.wanted import COLUMNS, Wanted, schema_of, wanted
+from esker.storage.cold import cold_place
 from esker.storage.files import absolute
+from esker.storage.objects import is_url, without_secrets
 
 # Where the session hands filters down, Spark asks for a reader in a worker of this name; a reader
 # that takes filters where it does not is an error. There is no other way to know.
@@ -58,7 +61,12 @@ class EskerSource(DataSource):
 
     def _asked(self, *, streaming: bool | None) -> Wanted:
         asked = wanted(self.options, now_us=SYSTEM_CLOCK.now_us(), streaming=streaming)
-        return asked._replace(path=local_path(asked.path))
+        cold = cold_place(asked.cold) if asked.cold else ""
+        path = asked.path if is_url(asked.path) else local_path(asked.path)
+        archived = history.is_archive(path)
+        if archived and streaming:
+            raise InvalidOption("an archive is read by batch queries: use spark.read")
+        return asked._replace(path=path, cold=cold, archived=archived)
 
     def schema(self) -> str:
         return schema_of(self._asked(streaming=None))
@@ -97,7 +105,7 @@ def local_path(path: str) -> str:
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     if "://" in path:
-        raise InvalidOption(f"{path!r}: this version reads stores in directories only")
+        raise InvalidOption(f"{without_secrets(path)!r}: a store is a directory")
     return absolute(path)
 
 
@@ -119,7 +127,8 @@ class EskerReader(DataSourceReader):
         self.filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        found, tags = trimmed(plan.spans(self.asked), self.filters)
+        seen = history.spans if self.asked.archived else plan.spans
+        found, tags = trimmed(seen(self.asked), self.filters)
         return parts(self.asked, found, tags)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -141,8 +150,8 @@ class PushingReader(EskerReader):
 
 
 def trimmed(
-    found: list[tuple[plan.Span, View]], filters: Sequence[Filter]
-) -> tuple[list[tuple[plan.Span, View]], tuple[str, ...] | None]:
+    found: Sequence[tuple[plan.Span, View | Past]], filters: Sequence[Filter]
+) -> tuple[list[tuple[plan.Span, View | Past]], tuple[str, ...] | None]:
     """What is left to read under some filters; and the tags, of which a record must have one."""
     tags: set[str] | None = None
     for each in filters:
@@ -169,16 +178,22 @@ def _of(span: plan.Span, column: str) -> Any:
     return span.topic if column == "topic" else span.shard
 
 
-def _narrow(span: plan.Span, view: View, column: str, each: Filter) -> plan.Span:
+def _narrow(span: plan.Span, view: View | Past, column: str, each: Filter) -> plan.Span:
     low, high = _bounds(each, column)
     if column == "timestamp":
         if low is not None:
-            low = find_time(view, low)
+            low = view.find_time(low) if isinstance(view, Past) else find_time(view, low)
         if high is not None:
-            high = ranges.last_before(view, high, span.end)
+            high = _last_before(view, high, span.end)
     first = span.first if low is None else max(span.first, low)
     end = span.end if high is None else min(span.end, high)
     return span._replace(first=first, end=max(first, end))
+
+
+def _last_before(view: View | Past, time_us: int, end: int) -> int:
+    if isinstance(view, Past):
+        return view.last_before(time_us, end)
+    return ranges.last_before(view, time_us, end)
 
 
 def _bounds(each: Filter, column: str) -> tuple[int | None, int | None]:

@@ -3,12 +3,14 @@
 Spark asks for an end, writes it to its checkpoint, and then has the rows between the last end and
 this one read, once or again after a crash. An end is, as with Kafka, an offset for each shard:
 
-    {"orders": {"0": 4711, "1": 4650}, "@from": {...}, "@topics": {"orders": 3}}
+    {"orders": {"0": 4711, "1": 4650}, "@from": {...}, "@topics": {"orders": 3}, "@lost": {...}}
 
 What Spark does not write down is where the first batch began; so an end says by itself where its
 shards begin that no end before it had: `@from`. That makes every batch the same whenever it is read
 again: after a restart, `latest` may be somewhere else, and the batch is not. `@topics` has the
-numbers of the topics: one that was deleted and made anew is another topic, and not a shorter one.
+epochs of the topics: one that was deleted and made anew is another topic, and not a shorter one.
+Then the stream fails, or goes on with the new one from its beginning; `@lost` has what the stream
+had not read of the old one, as far as it went, and is told with that batch.
 
 A stream may have an end (Kafka's has none). Where that is, is looked up when the stream starts: at
 `latest` it ends where the topic ended then. An offset or a time that is still to come is waited
@@ -36,7 +38,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from esker.clock import SYSTEM_CLOCK
-from esker.engine import ranges
+from esker.engine import epochs, ranges
 from esker.engine.reader import View, earliest_of, find_time
 from esker.engine.reader import resolve as offset_of
 from esker.records import Gap
@@ -47,6 +49,8 @@ from esker.spark.wanted import Wanted
 
 FROM = "@from"
 TOPICS = "@topics"
+LOST = "@lost"
+DELETED = "the topic was deleted"
 
 Offsets = dict[str, dict[str, int]]
 
@@ -74,24 +78,27 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         topics = plan.find_topics(self.asked, missing_ok=True)
-        self._check_the_same(start, topics)
+        missed = self._missed(start, topics)
+        whole, start = start, {name: told for name, told in start.items() if name not in missed}
         begins, ends = self._backlog(start, topics)
         if self.asked.has_end:
             ends = _clipped(ends, begins, self._available(topics))
         if self._last_stop is not None:
             ends = _clipped(ends, begins, self._last_stop)
         elif self._waits(begins, ends, limit):
-            return start
+            return whole
         ends = self._admitted(topics, begins, ends, limit)
         if ends == begins and not _new(start, begins):
-            return start
+            return whole
         told: dict[str, Any] = {
             topic: {str(number): offset for number, offset in shards.items()}
             for topic, shards in ends.items()
         }
-        begin = _new(start, begins) or (start.get(FROM, {}) if start == self._initial else {})
+        begin = _new(start, begins) or (start.get(FROM, {}) if whole == self._initial else {})
         if begin:
             told[FROM] = begin
+        if missed:
+            told[LOST] = missed
         told[TOPICS] = {**start.get(TOPICS, {}), **{each.topic: each.id for each in topics}}
         return told
 
@@ -118,6 +125,11 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         topics = {each.topic: each for each in plan.find_topics(self.asked, missing_ok=True)}
         found: list[tuple[plan.Span, View]] = []
+        gaps = [
+            self._lost(Gap(topic, int(shard), first, last, epochs.RECREATED))
+            for topic, shards in end.get(LOST, {}).items()
+            for shard, (first, last) in shards.items()
+        ]
         for topic, shards in _shards(end).items():
             number = end.get(TOPICS, {}).get(topic, 0)
             there = topics.get(topic)
@@ -126,11 +138,12 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if first >= stop:
                     continue
                 if there is None or there.id != number:
-                    self._lost(topic, shard, first, stop - 1)
+                    reason = DELETED if there is None else epochs.RECREATED
+                    gaps.append(self._lost(Gap(topic, shard, first, stop - 1, reason)))
                     continue
                 span = plan.Span(topic, number, shard, first, stop)
                 found.append((span, there.views[shard]))
-        return parts(self.asked, found)
+        return parts(self.asked, found, gaps=gaps)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, Part):
@@ -239,20 +252,25 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what is not there any more --
 
-    def _check_the_same(self, start: dict[str, Any], topics: list[plan.Shards]) -> None:
-        """A topic that was deleted, or made anew, has lost what the stream has not read."""
-        ids = {each.topic: each for each in topics}
-        for topic, number in start.get(TOPICS, {}).items():
-            there = ids.get(topic)
-            if there is None or there.id == number:
+    def _missed(self, start: dict[str, Any], topics: list[plan.Shards]) -> dict[str, Any]:
+        """What the stream had not read of topics that were deleted and made anew."""
+        catalog = plan.reading(self.asked.path, self.asked.cold)._catalog.catalog
+        now = {each.topic: each.id for each in topics}
+        found: dict[str, dict[str, list[int]]] = {}
+        for topic, epoch in start.get(TOPICS, {}).items():
+            if now.get(topic, epoch) == epoch:
                 continue
             for shard, offset in start.get(topic, {}).items():
-                self._lost(topic, int(shard), offset, offset)
+                number = int(shard)
+                gap = self._lost(epochs.missed(catalog, topic, epoch, offset, [number])[number])
+                found.setdefault(topic, {})[shard] = [gap.first, gap.last]
+        return found
 
-    def _lost(self, topic: str, shard: int, first: int, last: int) -> None:
+    def _lost(self, gap: Gap) -> Gap:
+        """A gap that is to be told; it is told at once if the stream is to fail of it."""
         if self.asked.on_loss == "fail":
-            reason = "the topic was deleted, or deleted and made anew"
-            raise lost(self.asked.path, Gap(topic, shard, first, last, reason))
+            raise lost(self.asked.path, gap)
+        return gap
 
 
 def _written(begins: dict[str, dict[int, int]], topics: list[plan.Shards]) -> dict[str, Any]:
@@ -267,7 +285,7 @@ def _shards(offsets: dict[str, Any]) -> dict[str, dict[int, int]]:
     return {
         topic: {int(number): offset for number, offset in shards.items()}
         for topic, shards in offsets.items()
-        if topic not in (FROM, TOPICS)
+        if topic not in (FROM, TOPICS, LOST)
     }
 
 

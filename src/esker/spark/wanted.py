@@ -9,6 +9,7 @@ and its path. Where Esker can do more there is a further option or a further val
         offsets: earliest, latest, {"topic": {"0": 23, "1": -2}} with -2 earliest and -1 latest;
         and any position of Esker's: 100, -100, @2026-11-15T10:00, @-15m
     onDataLoss = fail | skip | gapRow            failOnDataLoss=false is skip
+    cold                                         where cold segments are now
     columns, includeHeaders, includeTag, includeNode     what a row has
     valueFormat = binary | string | json, valueSchema    what `value` is
     minPartitions, maxRecordsPerPartition        how a read is divided
@@ -52,7 +53,7 @@ _STREAMS_ONLY: Final = (
 )  # fmt: skip
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _KNOWN: Final = (
-    "path", *_SELECTIONS,
+    "path", "cold", *_SELECTIONS,
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     *_ENDINGS,
@@ -78,6 +79,8 @@ class Wanted(NamedTuple):
     """A read, as its options describe it."""
 
     path: str
+    archived: bool  # the path is that of an archive, and not of a store
+    cold: str  # where the store's cold segments are; empty: where they were moved to
     topics: Assigned  # by name; empty: those that match the pattern
     pattern: str
     starting: Place
@@ -121,6 +124,8 @@ def wanted(given: Mapping[str, str], *, now_us: int, streaming: bool | None) -> 
     on_loss = _on_loss(options)
     return Wanted(
         path=options["path"],
+        archived=False,
+        cold=options.get("cold", ""),
         topics=topics,
         pattern=pattern,
         starting=_place(options, "starting", now_us, streaming),

@@ -26,15 +26,24 @@ def path_of(segment: SealedSegment) -> str:
     return join(parent(segment.path), names.tags(segment.number, segment.base))
 
 
-def index_of(files: Files, maps: Maps, segment: SealedSegment) -> TagIndex:
-    """The index of a sealed segment; it is made if there is none that can be believed."""
+def known_index(files: Files, maps: Maps, segment: SealedSegment) -> TagIndex | None:
+    """The index of a sealed segment that is there already, and can be believed."""
     path = path_of(segment)
-    if files.kind(path) == "file":
-        found = _load(maps, path, segment)
-        if found is not None:
-            return found
+    if files.kind(path) != "file":
+        return None
+    found = _load(maps, path, segment)
+    if found is None:
         maps.drop(path)
         files.unlink(path)
+    return found
+
+
+def index_of(files: Files, maps: Maps, segment: SealedSegment) -> TagIndex:
+    """The index of a sealed segment; it is made if there is none that can be believed."""
+    found = known_index(files, maps, segment)
+    if found is not None:
+        return found
+    path = path_of(segment)
     parts = fmt.encode(_tags(segment), segment.number, segment.header.salt)
     data = b"".join(parts)
     _write(files, path, data)

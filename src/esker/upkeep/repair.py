@@ -291,7 +291,7 @@ class _Repair:
             known = {entry.id for entry in current.topics}
             topics = (*current.topics, *(entry for entry in adopted if entry.id not in known))
             next_id = max([current.next_id - 1, *(entry.id for entry in topics)]) + 1
-            return Catalog(next_id, topics)
+            return Catalog(next_id, topics, current.former)
 
         catalog.change(edit, "repair")
 

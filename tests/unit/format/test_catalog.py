@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esker.format import catalog as fmt
-from esker.format.catalog import Catalog, TopicEntry
+from esker.format.catalog import Catalog, Former, TopicEntry
 from esker.format.checksum import checksum
 from esker.options import TopicOptions
 
@@ -93,6 +93,23 @@ def test_two_topics_of_one_name_or_id_are_told() -> None:
     assert isinstance(
         fmt.decode_catalog(fmt.encode_catalog(Catalog(2, (two,)), 1, STORE), STORE), str
     )
+
+
+def test_topics_that_were_deleted_are_remembered_with_their_ends_and_not_for_ever() -> None:
+    gone = CATALOG.without({7: (3, 4), 9: (5,)})
+    assert gone == Catalog(8, (), (Former(7, "orders", (3, 4)),))
+    assert fmt.decode_catalog(fmt.encode_catalog(gone, 2, STORE), STORE) == (gone, 2)
+    assert b"former" not in fmt.encode_catalog(CATALOG, 1, STORE)
+    for number in range(8, 8 + fmt.FORMER_MAX):
+        gone = Catalog(number + 1, (msgspec.structs.replace(ENTRY, id=number),), gone.former)
+        gone = gone.without({number: ()})
+    assert [each.id for each in gone.former] == list(range(8, 8 + fmt.FORMER_MAX))
+
+
+def test_a_deleted_topic_that_nobody_can_have_made_is_told() -> None:
+    wrong = Catalog(8, (), (Former(8, "later"),))
+    found = fmt.decode_catalog(fmt.encode_catalog(wrong, 1, STORE), STORE)
+    assert found == "catalog body cannot be read: a topic was deleted whose id is not below 8"
 
 
 def test_any_flipped_bit_of_a_catalog_is_told() -> None:
