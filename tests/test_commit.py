@@ -444,7 +444,8 @@ def test_the_counters_tell_what_was_done(tmp_path: Path) -> None:
             "seal_ns", "roll_ns", "segments_created", "segments_rolled", "segments_current",
             "compressed_records", "compression_ratio_x100", "compression_skipped", "file_bytes",
             "last_segment", "last_index_update_ns", "directory_frames", "records_read",
-            "readers_total", "maps", "mapped_bytes", "writer_pid", "next_issued",
+            "readers_total", "maps", "mapped_bytes", "writer_pid", "next_issued", "last_read_ns",
+            "segments_bytes",
         ):  # fmt: skip
             assert told_of[name] > 0, name
         assert told_of["total_records"] == told_of["records_read"] == 30 * 61

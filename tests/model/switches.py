@@ -61,7 +61,7 @@ class Switches:
 class NoMaps:
     """In the place of `Maps`: reads the whole file, every time."""
 
-    bytes = made = dropped = hits = 0
+    bytes = made = remade = dropped = hits = 0
 
     def __init__(self, files: Files, limit_bytes: int, cold: Fetched | None = None) -> None:
         self._files = files
