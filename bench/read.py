@@ -6,7 +6,7 @@ The peers hand out Python bytes, their only form, so their cost is the same in e
 
 What a batch costs is paid per frame, so it matters how the records were written: as the buffer of
 `append` writes them, or as batches of 1,000, which are too large for sealing to merge and are
-copied together when they are read.
+handed out one by one.
 """
 
 from __future__ import annotations

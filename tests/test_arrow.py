@@ -369,6 +369,19 @@ def test_sealed_records_stand_on_the_mapped_file(tmp_path: Path) -> None:
     assert held[0].as_py() == b"x" * 1000, "a batch outlives its store"
 
 
+def test_batches_of_a_thousand_stand_on_the_mapped_file_each_by_itself(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", segment_records=5000)
+        for n in range(6):
+            topic.append_many([b"%d" % n * 110] * 1000)
+        store.tick()
+    with esker.open(tmp_path / "data", mode="r") as store:
+        before = pa.total_allocated_bytes()
+        batches = list(store["t"].batches(stop=5000))
+        assert [len(batch) for batch in batches] == [1000] * 5
+        assert pa.total_allocated_bytes() - before < 10_000, "values were copied"
+
+
 def test_a_batch_outlives_the_mapping_it_stands_on(tmp_path: Path) -> None:
     with esker.open(tmp_path / "data", mapped_bytes=0) as store:
         topic = store.create("t", segment_bytes="4KiB")

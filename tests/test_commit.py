@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import esker
+from esker.engine.background import Background
 from esker.format import frame, segment
 from esker.storage.files import told
-from tests.helpers import Refusing
+from tests.helpers import HandClock, Refusing
 
 THREADS = 16
 
@@ -54,6 +56,71 @@ def test_a_thousand_topics_become_durable_with_a_handful_of_syncs(tmp_path: Path
         assert all(topic.durable() == 2 for topic in topics)
     with esker.open(tmp_path / "data", mode="r") as store:
         assert all(store[f"t{n}"][1].value == b"%d" % n for n in range(0, 1_000, 7))
+
+
+@pytest.fixture
+def by_hand(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[esker.Store, Refusing]]:
+    """A store that believes in its threads, which are not there: `tick` does their work."""
+    monkeypatch.setattr(Background, "_start", lambda background: None)
+    files = Refusing()
+    with esker.open(tmp_path / "data", files=files, clock=clock, journals=1) as store:
+        yield store, files
+
+
+def test_what_lingers_on_many_topics_is_synced_together(
+    by_hand: tuple[esker.Store, Refusing], clock: HandClock
+) -> None:
+    store, files = by_hand
+    topics = [store.create(f"t{n}", durability="fsync") for n in range(20)]
+    before = len(files.calls)
+    for topic in topics:
+        topic.append(b"one")
+        clock.forward(0.002)  # so that each is due at a time of its own
+    for _ in range(45):
+        store.tick()
+        clock.forward(0.002)
+    assert [topic.durable() for topic in topics] == [1] * 20
+    made = [call for call in files.calls[before:] if call[0] in ("sync", "sync_dir")]
+    assert len(made) <= 4, "a journal's name, and at most two rounds"
+
+
+def test_what_lingers_alone_is_synced_at_once(
+    by_hand: tuple[esker.Store, Refusing], clock: HandClock
+) -> None:
+    store, _ = by_hand
+    hot, quiet = store.create("hot"), store.create("quiet", durability="fsync")
+    quiet.append(b"one")
+    clock.forward(0.01)
+    for _ in range(20):
+        hot.append(b"of class disk, and flushed: not what a sync of class fsync waits for")
+        hot.flush()
+    clock.forward(0.01)
+    store.tick()
+    assert quiet.durable() == 1
+
+
+def test_nobody_waits_for_others_when_all_were_synced_meanwhile(
+    by_hand: tuple[esker.Store, Refusing], clock: HandClock
+) -> None:
+    store, _ = by_hand
+    topics = [store.create(f"t{n}", durability="fsync") for n in range(20)]
+    store.create("d").append(b"one", wait=True)  # to be synced in 0.2 s, and all that is there then
+    clock.forward(0.15)
+    for topic in topics:
+        topic.append(b"one")
+    clock.forward(0.02)
+    store.tick()
+    assert [topic.durable() for topic in topics] == [0] * 20, "they wait for others"
+    clock.forward(0.04)
+    store.tick()
+    assert [topic.durable() for topic in topics] == [1] * 20
+    clock.forward(1.0)
+    store.tick()
+    wait = store._context.background.step()
+    assert wait is not None
+    assert wait > 0, "the thread would never sleep"
 
 
 def test_a_full_journal_is_checkpointed_and_the_log_goes_on(tmp_path: Path) -> None:
@@ -377,7 +444,8 @@ def test_the_counters_tell_what_was_done(tmp_path: Path) -> None:
             "seal_ns", "roll_ns", "segments_created", "segments_rolled", "segments_current",
             "compressed_records", "compression_ratio_x100", "compression_skipped", "file_bytes",
             "last_segment", "last_index_update_ns", "directory_frames", "records_read",
-            "readers_total", "maps", "mapped_bytes", "writer_pid", "next_issued",
+            "readers_total", "maps", "mapped_bytes", "writer_pid", "next_issued", "last_read_ns",
+            "segments_bytes",
         ):  # fmt: skip
             assert told_of[name] > 0, name
         assert told_of["total_records"] == told_of["records_read"] == 30 * 61

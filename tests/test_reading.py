@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.storage.files import RealFiles
 from tests.helpers import HandClock, Threads, wait_until
 
 START = 1_800_000_000_000_000  # where a HandClock begins
@@ -264,6 +265,66 @@ def test_everything_can_be_read_across_many_segments_sealed_and_not(tmp_path: Pa
         topic.flush()
         assert [record.value for record in topic.read()] == values
         assert [record.value for record in topic.read(1500, 2500)] == values[1500:2500]
+
+
+def closed_log(path: Path) -> Path:
+    """A store of ten batches in one log, closed; where the log is."""
+    with esker.open(path, background=False) as store:
+        topic = store.create("t")
+        for n in range(10):
+            topic.append_many([b"%d-%03d" % (n, row) * 10 for row in range(1000)])
+    (log,) = path.rglob("*.log")
+    return log
+
+
+def test_a_log_that_was_closed_is_read_once_by_who_reads_it(tmp_path: Path) -> None:
+    log = closed_log(tmp_path / "s")
+    files = Counting()
+    with esker.open(tmp_path / "s", mode="r", files=files) as store:
+        assert sum(len(batch) for batch in store["t"].batches()) == 10_000
+    assert log.stat().st_size < files.bytes < 1.3 * log.stat().st_size
+
+
+@pytest.mark.damages
+def test_a_damaged_body_in_a_log_that_was_closed_is_told_and_the_rest_is_read(
+    tmp_path: Path,
+) -> None:
+    log = closed_log(tmp_path / "s")
+    data = bytearray(log.read_bytes())
+    data[data.index(b"4-500") + 2] ^= 1
+    log.write_bytes(data)
+    with esker.open(tmp_path / "s", mode="r") as store:
+        topic = store["t"]
+        assert len(list(topic.read(stop=4000))) == 4000
+        with pytest.raises(esker.Corruption) as told:
+            list(topic.read(4000))
+        assert (told.value.first, told.value.last) == (4000, 4999)
+        assert [record.offset for record in topic.read(5000)] == [*range(5000, 10_000)]
+
+
+class Counting(RealFiles):
+    """The real file system, counting the bytes of logs that are read from it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def open(self, path: str, mode: Any) -> Any:
+        file = super().open(path, mode)
+        return CountingFile(file, self) if path.endswith(".log") else file
+
+
+class CountingFile:
+    def __init__(self, file: Any, files: Counting) -> None:
+        self._file = file
+        self._files = files
+
+    def read(self, position: int, size: int) -> bytes:
+        data: bytes = self._file.read(position, size)
+        self._files.bytes += len(data)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def test_compressed_records_read_back_and_take_less_room(tmp_path: Path) -> None:

@@ -207,6 +207,23 @@ def test_a_journal_that_ends_inside_an_entry_is_replayed_up_to_it() -> None:
     goes_on(disk, store, *MANY)
 
 
+def test_a_recovery_that_loses_nothing_is_told_from_one_that_does() -> None:
+    disk, store = begin("disk")
+    store["t"].append_many([b"one", b"two"])
+    store["t"].sync()
+    disk = die(disk, store)
+    with opened(disk) as store:
+        store["t"].append(b"three", wait=True)
+        found = store["t"].counters()
+        assert (found["recoveries"], found["recoveries_clean"]) == (1, 1)
+        disk = disk.crash(LOST)
+    with opened(disk) as store:
+        assert "lost_tail" in store.recovery.labels
+        store["t"].append(b"four", wait=True)
+        found = store["t"].counters()
+        assert found["recoveries"] - found["recoveries_clean"] == 1
+
+
 @covers("lost_tail")
 def test_offsets_that_power_loss_took_become_a_gap_and_are_not_issued_again() -> None:
     disk, store = begin("disk")

@@ -118,6 +118,28 @@ def test_many_deaths_of_one_store_break_no_promise() -> None:
     assert explorer.states >= 450
 
 
+@pytest.mark.parametrize("name", ["class disk", "rolling faster than sealing"])
+def test_a_death_breaks_no_promise_where_class_disk_takes_room_ahead(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a log of more than a megabyte does; these are shorter."""
+    taken: list[int] = []
+    allocate = log.LogSegment.allocate_ahead
+
+    def counting(segment: log.LogSegment, size: int, limit: int, early: bool) -> None:
+        before = segment.allocated
+        allocate(segment, size, limit, early)
+        taken.extend([size] if segment.allocated > before and not early else ())
+
+    monkeypatch.setattr(log, "ALLOCATE_FROM", 1000)
+    monkeypatch.setattr(log.LogSegment, "allocate_ahead", counting)
+    case = CASES[name]
+    explorer = Explorer(most=case.most, thorough=case.thorough)
+    explorer.explore(case.steps, seed=7)
+    assert len(taken) >= 2, "no room was taken"
+    assert explorer.states >= case.states
+
+
 def test_a_batch_of_several_frames_is_there_as_a_whole_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -61,11 +61,11 @@ class Switches:
 class NoMaps:
     """In the place of `Maps`: reads the whole file, every time."""
 
-    bytes = made = dropped = hits = 0
+    bytes = made = remade = dropped = hits = 0
 
     def __init__(self, files: Files, limit_bytes: int, cold: Fetched | None = None) -> None:
-        self.cold = cold or Fetched(files, 0)
         self._files = files
+        self.cold = cold or Fetched(files, 0)
 
     def get(self, path: str) -> Mapping:
         file = self._files.open(path, "r")
@@ -183,7 +183,7 @@ _WRITES: Final[Sequence[Setting]] = (
     (committer, "JOURNAL_DIRTY_SHARDS", 1 << 30),
     (Committer, "append", _alone),
     (LogSegment, "seal", _in_place(LogSegment.seal)),
-    (LogSegment, "allocate_ahead", lambda self, size, limit: None),
+    (LogSegment, "allocate_ahead", lambda self, size, limit, early: None),
     (log, "FRAME_BYTES_TARGET", 0),
     (segment, "FRAME_JOIN_BELOW", 0),
 )
@@ -211,6 +211,7 @@ SMALL: Final[Sequence[Setting]] = (
     (segment, "FRAME_BYTES_TARGET", 512),
     (segment.split, "__defaults__", (512,)),
     (log, "FRAME_BYTES_TARGET", 512),
+    (log, "ALLOCATE_FROM", 0),
     (log, "FRAME_MERGE_BELOW", 256),
     (log, "FRAME_JOIN_BELOW", 256),
     (segment, "FRAME_JOIN_BELOW", 256),

@@ -36,7 +36,7 @@ class Ahead:
         """A segment is read from its beginning to its end: have the next one, if both are cold."""
         if not isinstance(segment, SealedSegment) or not isinstance(following, SealedSegment):
             return
-        place = following.place if segment.place is not None else None
+        place = following.place if segment.cold else None
         if place is None or not self._cold.has_room_for(place):
             return
         with self._lock:

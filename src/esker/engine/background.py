@@ -29,13 +29,14 @@ from esker.engine.shard import Shard
 from esker.errors import EskerError, StorageError
 from esker.format import names
 from esker.format.commit import Commit
-from esker.options import is_evicting
+from esker.options import JOURNAL_DIRTY_SHARDS, is_evicting
 from esker.storage.files import join
 
 RETAIN_LOOK = retention.LOOK_SECONDS
 SEAL_DELAY = 0.1  # seconds between one sealing and the next
 ATTACH_LOOK = 0.05  # seconds between looks for commits, where there have been any
 ATTACH_LOOK_RARELY = 2.0  # and where there have not
+GATHER = 0.05  # seconds in which many shards of class fsync come together for one sync
 MOVER_SECONDS = 0.2  # that closing waits for who asks a cold store, which may never answer
 ATTEMPTS = 10  # at counting commits, which other processes replace meanwhile
 
@@ -65,6 +66,7 @@ class Background:
         # the same calls are to write the same bytes, also in the journal
         self._dirty: dict[Shard, None] = {}
         self._next_tick = 0.0
+        self._gathered = 0.0  # when those that wait for others are synced; 0 when none do
         self._next_age = 0.0  # when to look for logs that are too old
         self._next_retain = 0.0  # when to look at all topics with caps and ages
         self._retain_now = self.retaining = False
@@ -178,7 +180,7 @@ class Background:
             if shard.durability == "fsync":
                 urgent[shard] = None
         urgent |= {shard: None for shard in list(self._dirty) if shard.durability == "fsync"}
-        if urgent:
+        if not self._gathers(len(urgent), now) and urgent:
             self._sync(list(urgent))
         if now >= self._next_age:
             self._next_age = now + self._roll_aged()
@@ -194,6 +196,26 @@ class Background:
             self._sync(dirty)
             for shard in dirty:
                 tally.tell(shard)
+
+    def _gathers(self, urgent: int, now: float) -> bool:
+        """Whether shards of class fsync wait for others, so that one journal takes all of them.
+
+        Nobody waits for these: who waits for a commit leads it himself, see committer.py. Few are
+        synced at once, if no others linger; without threads all that is due is done at once.
+        """
+        shards = urgent
+        if 0 < shards <= JOURNAL_DIRTY_SHARDS:
+            shards += sum(
+                shard.durability == "fsync" and shard.buffer is buffer
+                for _, shard, buffer in list(self._lingering)
+            )
+        many = shards > JOURNAL_DIRTY_SHARDS and self._context.options.background
+        if many and not self._gathered:
+            self._gathered = now + GATHER
+        if many and now < self._gathered:
+            return True
+        self._gathered = 0.0
+        return False
 
     def _sync(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
@@ -269,6 +291,8 @@ class Background:
             due.append(self._next_age)
         if self._dirty:
             due.append(self._next_tick)
+        if self._gathered:
+            due.append(self._gathered)
         if any(shard.writing for shard in self._context.shards):
             due += (self._next_attach, self._next_retain)
         elif self.retaining:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
 
-from esker.format.columns import HEADER_TYPE, Columns, timestamp_array
+from esker.format.columns import HEADER_TYPE, Columns
 from esker.records import Record
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -80,22 +81,21 @@ class Batch:
     def arrow(self) -> Any:
         """The batch as a pyarrow.RecordBatch with the columns of `esker.SCHEMA`."""
         if self._arrow is None:
-            columns, count = self.columns, self.columns.count
-            stamps = timestamp_array(columns)
+            values, stamps, keys, tags, nodes, headers = self.columns
+            no_keys, no_tags, no_nodes, no_headers, shards = _lent(self.shard, len(values))
             self._arrow = pa.RecordBatch.from_arrays(
                 [
                     self.offsets,
-                    stamps.view(TIMESTAMP),
-                    columns.keys if columns.keys is not None else _nothing(_BINARY, count),
-                    columns.values,
-                    columns.tags if columns.tags is not None else _nothing(_STRING, count),
-                    columns.nodes if columns.nodes is not None else _nothing(_STRING, count),
-                    columns.headers if columns.headers is not None
-                    else _nothing(_HEADERS, count),
-                    _same(self.shard, count),
+                    _timestamps(stamps, len(values)),
+                    no_keys if keys is None else keys,
+                    values,
+                    no_tags if tags is None else tags,
+                    no_nodes if nodes is None else nodes,
+                    no_headers if headers is None else headers,
+                    shards,
                 ],
                 schema=SCHEMA,
-            )  # fmt: skip
+            )
         return self._arrow
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
@@ -152,14 +152,35 @@ def record_at(columns: Columns, row: int, offset: int, shard: int) -> Record:
     )
 
 
-_BINARY, _STRING, _HEADERS = range(3)
-_KINDS: Final = (pa.binary(), pa.string(), HEADER_TYPE)
+def _timestamps(stamps: Any, count: int) -> Any:
+    if isinstance(stamps, int):
+        data = pa.py_buffer(_STAMP.pack(stamps) * count)
+        return pa.Array.from_buffers(TIMESTAMP, count, [None, data], 0)
+    return stamps.view(TIMESTAMP)
+
+
+_STAMP: Final = struct.Struct("<q")
+_KINDS: Final = (pa.binary(), pa.string(), pa.string(), HEADER_TYPE)
 _nulls: list[Any] = [pa.nulls(0, kind) for kind in _KINDS]
 _shards: dict[int, Any] = {}
+_last_lent: tuple[int, int, tuple[Any, ...]] = (-1, -1, ())
+
+
+def _lent(shard: int, count: int) -> tuple[Any, ...]:
+    """Columns of nulls for key, tag, node and headers, and the shard's number over and over.
+
+    A long one of each is made once and lent out in slices. Batches are often of one length, so
+    the last slices are kept, too.
+    """
+    global _last_lent
+    known_shard, known_count, lent = _last_lent
+    if known_shard != shard or known_count != count:
+        lent = (*(_nothing(kind, count) for kind in range(4)), _same(shard, count))
+        _last_lent = (shard, count, lent)
+    return lent
 
 
 def _nothing(kind: int, count: int) -> Any:
-    """A column of nulls: one long one is made and lent out in slices."""
     known = _nulls[kind]
     if len(known) < count:
         known = _nulls[kind] = pa.nulls(max(count, 8192), _KINDS[kind])
@@ -167,7 +188,6 @@ def _nothing(kind: int, count: int) -> Any:
 
 
 def _same(number: int, count: int) -> Any:
-    """The shard's number, over and over: made once, lent out in slices."""
     known = _shards.get(number)
     if known is None or len(known) < count:
         size = max(count, 8192)

@@ -311,12 +311,17 @@ class Follower:
         kept: list[Segment] = []
         durable = 0  # what a later frame, or a clean close, proves to have been synced
         ordered = [known[name] for name in sorted(known)]
+        clean = state.segment if state is not None and state.clean else 0
+        whole_size = state.end_position if state is not None else 0  # of the log closed cleanly
         walks = {
-            segment.number: scan.walk(segment.file, segment.salt, HEADER_SIZE)
+            segment.number: scan.walk(
+                segment.file, segment.salt, HEADER_SIZE,
+                # a log that was closed is whole: who reads a body of it compares its checksum
+                bodies=segment.number != clean or segment.file.size() != whole_size,
+            )
             for segment in ordered
             if isinstance(segment, LogSegment)
-        }
-        clean = state.segment if state is not None and state.clean else 0
+        }  # fmt: skip
         synced = [number for number, seen in walks.items() if seen.watermark or number == clean]
         synced += [segment.number for segment in ordered if isinstance(segment, SealedSegment)]
         frontier = max(synced, default=0)  # all logs before it were durable, see survey.py

@@ -169,6 +169,8 @@ def read_batches(
     is handed out then reaches from `start` to where this read ended, without a hole.
     """
     offset = start
+    segments: tuple[Segment, ...] = ()
+    at, behind = -1, 0  # the segment that holds `offset`, as far as is known, and where it ends
     before: Segment | None = None
     going_on = False  # not its first batch: then the next segment will be wanted, too
     while offset < stop:
@@ -182,8 +184,9 @@ def read_batches(
                     )
             offset = earliest
             continue
-        segments = view.segments
-        at = bisect_right(segments, offset, key=_base) - 1
+        if view.segments is not segments or offset >= behind:
+            segments, behind = view.segments, 0
+            at = bisect_right(segments, offset, key=_base) - 1
         if not segments and view.entry.options.durability != "ephemeral":
             if not view.settled:
                 return  # published, but this list of segments is older: the next read sees it
@@ -215,8 +218,8 @@ def read_batches(
                 raise
             continue
         except Corruption as problem:  # nothing of it can be read: up to where the next begins
-            behind = segments[at + 1].base if at + 1 < len(segments) else stop
-            raise _placed(problem, offset, behind) from problem
+            end = segments[at + 1].base if at + 1 < len(segments) else stop
+            raise _placed(problem, offset, end) from problem
         if row >= rows:
             if at + 1 >= len(segments):
                 if view.settled:
@@ -236,7 +239,7 @@ def read_batches(
                 forget_pages(before.data())
         if going_on and at + 1 < len(segments) and view.context.options.background:
             view.context.ahead.want(segment, segments[at + 1])
-        before, going_on = segment, True
+        before, going_on, behind = segment, True, segment.base + rows
         try:
             row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
         except StorageError as problem:

@@ -306,7 +306,7 @@ def _counted(shard: Shard, batches: Iterator[Any]) -> Iterator[Any]:
     try:
         for batch in batches:
             if isinstance(batch, Batch):
-                tally.read(shard.counters, len(batch))
+                tally.read(shard.counters, len(batch), shard.context.clock.now_us())
             yield batch
     except Corruption:
         tally.damage(shard.counters, shard.context.clock.now_us())

@@ -162,6 +162,7 @@ def recover_shard(
     Returns the paths of the journals without which something would have been lost.
     """
     files, folder = context.files, shard_folder(context.root, entry.id, number)
+    told = len(report.findings)
 
     def say(label: str, path: str, reason: str, position: int = 0,
             first: int | None = None, last: int | None = None) -> None:  # fmt: skip
@@ -226,6 +227,8 @@ def recover_shard(
         counters.belongs_to(entry.id, number)
         counters.publish(following, segment, position, following)
         counters.add("recoveries")
+        if all(finding.first is None for finding in report.findings[told:]):
+            counters.add("recoveries_clean")  # no record was lost, or is damaged
         counters.add("segments_generation")
     return needed
 

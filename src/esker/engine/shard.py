@@ -226,8 +226,8 @@ class Shard(Waited):
             self._reserve(count)
         log = self._room_for(size)
         before = log.end
-        if self.durability == "fsync":
-            log.allocate_ahead(size, self.entry.options.segment_bytes)
+        if self.synced_later:
+            log.allocate_ahead(size, self.entry.options.segment_bytes, self.durability == "fsync")
         started = self.context.clock.monotonic()
         first = self.next
         try:

@@ -92,10 +92,11 @@ def reader(counters: Counters | None, change: int) -> None:
         counters.add("readers_total", max(change, 0))
 
 
-def read(counters: Counters | None, records: int) -> None:
+def read(counters: Counters | None, records: int, now_us: int) -> None:
     """A reader of this process took so many records."""
     if counters is not None:
         counters.add("records_read", records)
+        counters.set("last_read_ns", now_us * 1000)
 
 
 def damage(counters: Counters | None, now_us: int) -> None:
@@ -124,6 +125,7 @@ def tell(shard: Shard) -> None:
     counters.set("unmaps", maps.dropped)
     counters.set("map_evictions", maps.dropped)
     counters.set("mapped_bytes", maps.bytes)
+    counters.set("remaps", maps.remade)
     counters.set("mapped_files", maps.made - maps.dropped)
     counters.set("reader_cache_hits", maps.hits)
 

@@ -370,9 +370,9 @@ class Writing(Handle):
         for part in columns:
             for number, rows in intake.by_shard(part, count, turn):
                 bodies_of.setdefault(number, []).extend(encode_arrow(rows))
-        for bodies in bodies_of.values():
+        for number, bodies in bodies_of.items():
             self._check_fits(bodies, atomic)
-        self._refuse(bodies_of)
+            self._refuse(self._shards[number], bodies)
         return _told(
             [
                 span
@@ -381,35 +381,39 @@ class Writing(Handle):
             ]
         )
 
-    def _refuse(self, bodies_of: dict[int, list[Body]]) -> None:
-        """All of it is refused if a shard has no room for its part."""
-        for number, bodies in bodies_of.items():
-            shard = self._shards[number]
-            if shard.refusing:
-                with shard.lock:
-                    refuse(shard, *_weight(bodies))
+    def _refuse(self, shard: Shard, bodies: list[Body]) -> None:
+        """All of a call is refused if a shard has no room for its part."""
+        if shard.refusing:
+            with shard.lock:
+                refuse(shard, *_weight(bodies))
 
-    def _check_fits(self, bodies: list[Body], atomic: bool) -> int:
-        room = self._created().options.segment_bytes - 4096
-        size = sum(body.size + HEADER_SIZE for body in bodies)
-        if atomic and size > max(room, self._created().options.max_record_bytes + 4096):
+    def _check_fits(self, bodies: list[Body], atomic: bool) -> list[list[Body]]:
+        """The bodies in groups that fit in one segment each."""
+        options = self._created().options
+        room = options.segment_bytes - 4096
+        size = 0
+        for body in bodies:
+            size += body.size + HEADER_SIZE
+        if size <= room:
+            return [bodies]
+        if atomic and size > options.max_record_bytes + 4096:
             raise BatchTooLarge(
                 f"a batch of {size} bytes does not fit in one segment of "
-                f"{self._created().options.segment_bytes}; append it in parts, or create the "
+                f"{options.segment_bytes}; append it in parts, or create the "
                 "topic with a larger segment_bytes"
             )
-        return room
+        return _groups(bodies, room)
 
     def _append_bodies(
         self, shard: Shard, bodies: list[Body], wait: bool | float, now: int, atomic: bool
     ) -> list[Span]:
         """Write bodies in as few atomic groups as can be; one Span unless others came between."""
-        room = self._check_fits(bodies, atomic)
+        groups = self._check_fits(bodies, atomic)
         if shard.context.gauge.over:
             self._relieve(shard, wait)
-        self._refuse({shard.number: bodies})
+        self._refuse(shard, bodies)
         spans: list[Span] = []
-        for group in _groups(bodies, room):
+        for group in groups:
             if spans and shard.context.gauge.over:
                 self._relieve(shard, wait)
             first = self._write(shard, group, now)

@@ -30,7 +30,7 @@ _LINES: Final[dict[int, tuple[str, ...]]] = {
     5: ("checkpoints", "last_checkpoint_ns", "checkpoint_ns", "seals", "seal_errors",
         "directory_bytes", "directory_frames", "seal_ns"),
     6: ("readers_active", "readers_total", "max_reader_lag", "records_read", "groups",
-        "records_acked", "reader_cache_hits"),
+        "records_acked", "reader_cache_hits", "last_read_ns"),
     7: ("errors", "last_error_ns", "corruptions", "recoveries", "recoveries_clean",
         "partial_writes", "read_errors"),
     8: ("retention_runs", "last_retention_ns", "retention_ns", "records_deleted",

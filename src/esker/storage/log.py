@@ -41,6 +41,7 @@ from esker.storage.segment import (
 )
 
 _READ_PIECE: Final = 1 << 20
+ALLOCATE_FROM: Final = 1 << 20  # a log that is as long will be longer
 ALLOCATE_MIN: Final = 64 << 10
 ALLOCATE_MAX: Final = 8 << 20
 
@@ -147,9 +148,10 @@ class LogSegment:
         self.frames += 1
         self.next_row += body.count
 
-    def allocate_ahead(self, size: int, limit: int) -> None:
-        """Take room in growing steps, so that a sync need not write a new file size each time."""
-        if self.end + size > self.allocated:
+    def allocate_ahead(self, size: int, limit: int, early: bool) -> None:
+        """Take room in growing steps: then a sync need not write a new file size each time, and a
+        write need not look for blocks. For the latter alone only where a log is long already."""
+        if self.end + size > self.allocated and (early or self.end >= ALLOCATE_FROM):
             step = min(max(self.end, ALLOCATE_MIN), ALLOCATE_MAX)
             self.allocated = max(min(self.end + step, limit), self.end + size)
             try:

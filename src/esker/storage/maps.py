@@ -139,9 +139,11 @@ class Maps:
         self._limit = limit_bytes
         self._lock = threading.Lock()  # guards everything below
         self._maps: OrderedDict[str, Mapping] = OrderedDict()
+        self._let_go: set[str] = set()  # files whose mappings were the least recently used
         self._drops = 0  # how often somebody said that a file is about to go
         self.bytes = 0
         self.made = 0
+        self.remade = 0  # of those made: for files whose mapping had been let go
         self.dropped = 0
         self.hits = 0
 
@@ -167,9 +169,12 @@ class Maps:
                 return mapped
             self._maps[path] = mapped
             self.made += 1
+            self.remade += path in self._let_go
+            self._let_go.discard(path)
             self.bytes += len(mapped.data)
             while self.bytes > self._limit and len(self._maps) > 1:
-                _, old = self._maps.popitem(last=False)
+                oldest, old = self._maps.popitem(last=False)
+                self._let_go.add(oldest)
                 self.bytes -= len(old.data)
                 self.dropped += 1
         return mapped
@@ -178,6 +183,7 @@ class Maps:
         """Let one mapping go, because its file is about to be, or has been replaced."""
         with self._lock:
             self._drops += 1
+            self._let_go.discard(path)
             self._pop(path)
 
     def drop_replaced(self, path: str) -> None:

@@ -112,6 +112,11 @@ class SealedSegment:
         return self.footer.records
 
     @property
+    def cold(self) -> bool:
+        """Whether it lay elsewhere when it was last looked into; False if it never was."""
+        return self._inside is not None and self._inside.place is not None
+
+    @property
     def place(self) -> Place | None:
         """Where the whole segment lies, if not here."""
         return self.local()[1].place

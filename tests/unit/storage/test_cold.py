@@ -138,7 +138,9 @@ def replace(files: MemoryFiles, path: str, data: bytes) -> None:
 def test_a_stub_is_read_as_its_segment() -> None:
     files = disk()
     segment, place = moved(files)
+    assert not segment.cold, "nobody has looked"
     assert (segment.rows, segment.header.base, segment.place) == (8, 100, place)
+    assert segment.cold
     assert sizes_of(files, segment.path) == (place.size, len(files.files[segment.path]))
     assert segment._maps is not None
     assert segment._maps.cold.fetched == 0, "nothing of that needs it"
@@ -165,6 +167,7 @@ def test_a_segment_that_came_back_is_found_where_it_is() -> None:
     files.files[segment.path] = whole
     assert numbers(segment.read(0, 8, 1 << 20)[1]) == list(range(8)), "the mapped stub is old"
     assert segment.place is None
+    assert not segment.cold
     assert place.size == len(segment.data())
 
 

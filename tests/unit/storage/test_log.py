@@ -14,7 +14,7 @@ from esker.format.columns import from_lists
 from esker.options import topic_options
 from esker.storage import scan
 from esker.storage.files import told
-from esker.storage.log import ALLOCATE_MIN, LogSegment, open_log
+from esker.storage.log import ALLOCATE_FROM, ALLOCATE_MIN, LogSegment, open_log
 from esker.storage.memory import MemoryFile, MemoryFiles
 from esker.storage.segment import Compress, compression_of
 from esker.testing import SimulatedDisk
@@ -176,9 +176,9 @@ def test_the_largest_time_is_that_of_all_logs_so_far() -> None:
 
 def test_room_is_taken_ahead_in_steps_and_given_back() -> None:
     log = log_on(disk())
-    log.allocate_ahead(100, 1 << 20)
+    log.allocate_ahead(100, 1 << 20, True)
     assert log.file.size() == log.allocated == log.end + ALLOCATE_MIN
-    log.allocate_ahead(100, 1 << 20)
+    log.allocate_ahead(100, 1 << 20, True)
     assert log.allocated == log.end + ALLOCATE_MIN
     log.append([body(b"1")])
     log.trim()
@@ -189,10 +189,20 @@ def test_room_is_taken_ahead_in_steps_and_given_back() -> None:
     assert log.file.size() == log.end
 
 
+def test_a_log_whose_syncs_nobody_waits_for_takes_room_ahead_when_it_is_long() -> None:
+    log = log_on(disk())
+    log.append([body(bytes(ALLOCATE_FROM - 4096))])
+    log.allocate_ahead(100, 1 << 24, False)
+    assert (log.allocated, log.file.size()) == (0, log.end)
+    log.append([body(bytes(4096))])
+    log.allocate_ahead(100, 1 << 24, False)
+    assert log.file.size() == log.allocated == 2 * log.end
+
+
 def test_no_room_ahead_is_no_reason_to_refuse_a_record_that_fits() -> None:
     files = Stubborn("allocate")
     log = log_on(files)
-    log.allocate_ahead(100, 1 << 20)
+    log.allocate_ahead(100, 1 << 20, True)
     assert log.allocated == log.end + 100
     log.append([body(b"1")])
     assert numbers(log.read(0, 1, 100)[1]) == [1]

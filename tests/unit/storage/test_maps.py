@@ -33,6 +33,18 @@ def test_the_longest_unused_goes_first_and_what_was_handed_out_stays() -> None:
     assert bytes(one.data) == b"1" * 400
 
 
+def test_a_mapping_that_is_made_again_is_told_from_the_first_one_of_another_file() -> None:
+    maps = Maps(with_files(400, 400), 0)
+    maps.get("/0")
+    maps.get("/1")
+    assert (maps.made, maps.remade) == (2, 0)
+    maps.get("/0")
+    assert (maps.made, maps.remade) == (3, 1)
+    maps.drop("/1")  # what comes in its place is another file
+    maps.get("/1")
+    assert (maps.made, maps.remade) == (4, 1)
+
+
 def test_one_file_is_mapped_however_large_it_is() -> None:
     maps = Maps(with_files(400, 400), 0)
     maps.get("/0")
