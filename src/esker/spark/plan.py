@@ -25,7 +25,7 @@ from esker.engine.store import Store, open_store
 from esker.errors import InvalidOption, OffsetOutOfRange, TopicNotFound, nearest
 from esker.spark.wanted import Place, Wanted
 
-PART_BYTES_MIN: Final = 1 << 20  # a task costs some 30 ms: less than this is not worth one
+PART_BYTES_MIN: Final = 4 << 20  # less is not worth a task; what Spark says of files, too
 TASKS_PER_CORE: Final = 2
 
 _open: dict[str, Store] = {}

@@ -24,11 +24,14 @@ from esker.engine.ranges import without_holes
 from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
+from esker.spark import worker
 from esker.spark.plan import Span, look, reading
 
 BATCH_BYTES: Final = 4 << 20
 DELETED_SINCE: Final = "deleted since the query was planned"
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
+NARROW_BYTES: Final = 512 << 10  # rows of a few bytes travel by the
+NARROW_ROWS: Final = 65_536  # tens of thousands
 
 
 class Task:
@@ -48,6 +51,7 @@ class Task:
 
     def rows(self, schema: Any) -> Iterator[Any]:
         """The rows as record batches of an Arrow schema."""
+        worker.settle()
         for span in self.spans:
             yield from joined(self._batches(span, schema), schema)
 
@@ -180,13 +184,10 @@ def joined(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
     waiting: list[Any] = []
     rows = size = 0
     for batch in batches:
-        if not waiting and batch.num_rows >= ROWS_MIN:
-            yield batch
-            continue
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= ROWS_MIN or size >= BATCH_BYTES:
+        if size >= (NARROW_BYTES if rows >= ROWS_MIN else BATCH_BYTES) or rows >= NARROW_ROWS:
             yield _together(waiting, schema)
             waiting, rows, size = [], 0, 0
     if waiting:

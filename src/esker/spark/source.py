@@ -37,7 +37,7 @@ from esker.clock import SYSTEM_CLOCK
 from esker.engine import ranges
 from esker.engine.reader import View, find_time
 from esker.errors import InvalidOption, nearest
-from esker.spark import plan
+from esker.spark import plan, worker
 from esker.spark.sink import EskerStreamWriter, EskerWriter, Target
 from esker.spark.stream import EskerStreamReader
 from esker.spark.tasks import Part, parts
@@ -57,6 +57,7 @@ class EskerSource(DataSource):
         return "esker"
 
     def _asked(self, *, streaming: bool | None) -> Wanted:
+        worker.settle()
         asked = wanted(self.options, now_us=SYSTEM_CLOCK.now_us(), streaming=streaming)
         return asked._replace(path=local_path(asked.path))
 
@@ -80,6 +81,7 @@ class EskerSource(DataSource):
         return EskerStreamWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> Target:
+        worker.settle()
         if overwrite:
             raise InvalidOption(
                 "a log is appended to and never written over: use mode('append'), or outputMode "
