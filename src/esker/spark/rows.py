@@ -248,19 +248,18 @@ def _parse(values: Any, kind: Any) -> Any:
     first, last = bounds[values.offset], bounds[values.offset + len(values)]
     if first == last:
         return None
-    schema = pa.schema([kind.field(at) for at in range(kind.num_fields)])
-    table = pj.read_json(
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    found = pj.open_json(
         pa.BufferReader(data.slice(first, last - first)),
         read_options=pj.ReadOptions(use_threads=False, block_size=last - first + 16),
         parse_options=pj.ParseOptions(
-            explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+            explicit_schema=pa.schema(fields),
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
         ),
-    ).combine_chunks()
-    arrays = [
-        column.chunk(0) if column.num_chunks else pa.nulls(0, field.type)
-        for column, field in zip(table.select(schema.names).columns, schema, strict=True)
-    ]
-    return pa.StructArray.from_arrays(arrays, fields=list(schema))
+    ).read_next_batch()  # one block is one batch
+    arrays = [found.column(field.name) for field in fields]
+    return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
 def _bad(batch: Batch, row: int, reason: str) -> EskerError:
