@@ -324,6 +324,7 @@ def test_what_is_no_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, "s3://bucket/data").count()
 
 
+@pytest.mark.damages
 def test_a_store_of_a_later_version_is_told_and_left_alone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
