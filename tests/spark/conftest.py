@@ -10,6 +10,8 @@ import pytest
 
 import esker
 import esker.spark
+from esker.spark import java
+from esker.spark.session import _LEAN_JAVA, _Archive
 from tests.spark.copying import Copier, digest, feed
 
 if TYPE_CHECKING:
@@ -44,3 +46,17 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (archive,) = folder.glob("esker/*classes-*")
     yield folder
     archive.unlink()  # pytest keeps the directories of the last runs, and this is large
+
+
+@pytest.fixture(scope="session")
+def sooner(classes: Path) -> dict[str, str]:
+    """Variables with which whatever starts a JVM of Spark's is done sooner, the same classes being
+    at hand. The directory is a part of it: a JVM takes them only for jars that lie where they lay.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(classes))
+        archive = _Archive.of(java.find(), lean=True)
+    assert archive is not None
+    assert not archive.is_new
+    options = archive.option.replace('"', "")
+    return {"XDG_CACHE_HOME": str(classes), "JAVA_TOOL_OPTIONS": f"{_LEAN_JAVA} {options}"}

@@ -54,7 +54,11 @@ def told(log: Path, pattern: str) -> str:
     return str(found[1])
 
 
-def test_two_workers_of_a_standalone_master(tmp_path: Path) -> None:
+def test_two_workers_of_a_standalone_master(
+    tmp_path: Path, sooner: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in sooner.items():
+        monkeypatch.setenv(name, value)
     data, copy, logs = tmp_path / "data", tmp_path / "copy", tmp_path / "logs"
     logs.mkdir()
     with ExitStack() as cluster:

@@ -10,24 +10,25 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def run(name: str, data: Path) -> str:
+def run(name: str, data: Path, sooner: dict[str, str]) -> str:
     ended = subprocess.run(
         [sys.executable, str(EXAMPLES / name), str(data)],
         capture_output=True, text=True, check=False, timeout=110,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},  # starts sooner
+        env={**os.environ, **sooner},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     return ended.stdout
 
 
-def test_the_batch_job(tmp_path: Path) -> None:
-    told = run("spark_batch.py", tmp_path / "data")
+def test_the_batch_job(tmp_path: Path, sooner: dict[str, str]) -> None:
+    told = run("spark_batch.py", tmp_path / "data", sooner)
     total = {name: sum(n % 7 for n in range(30_000) if n % 3 == at)
              for at, name in enumerate(("tea", "milk", "scones"))}  # fmt: skip
     for name, turnover in total.items():
         assert f'{{"product":"{name}","turnover":{turnover}}}' in told
 
 
-def test_the_streaming_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    assert "500 errors in 5000 events" in run("spark_stream.py", tmp_path / "data")
-    assert "1000 errors in 10000 events" in run("spark_stream.py", tmp_path / "data")
+def test_the_streaming_job_goes_on_where_it_stopped(tmp_path: Path, sooner: dict[str, str]) -> None:
+    data = tmp_path / "data"
+    assert "500 errors in 5000 events" in run("spark_stream.py", data, sooner)
+    assert "1000 errors in 10000 events" in run("spark_stream.py", data, sooner)

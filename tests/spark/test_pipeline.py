@@ -17,16 +17,17 @@ import esker.spark
 
 PROJECT = Path(__file__).resolve().parents[2] / "examples" / "pipeline"
 
-LEAN = (  # sooner started, and no more tasks than this little data needs
-    "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+LEAN = (  # no more tasks than this little data needs
     "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false",
 )  # fmt: skip
 
 
-def run(folder: Path, data: Path) -> None:
+def run(folder: Path, data: Path, sooner: dict[str, str]) -> None:
     """`spark-pipelines run`, with all that it leaves behind in `folder`."""
     command = Path(sys.executable).with_name("spark-pipelines")
-    variables = {**os.environ, **esker.spark.environment(), "ESKER_DATA": str(data)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", sooner["XDG_CACHE_HOME"])
+        variables = {**os.environ, **esker.spark.environment(), **sooner, "ESKER_DATA": str(data)}
     ended = subprocess.run(
         [str(command), *LEAN, "--conf", "spark.sql.catalogImplementation=hive",
          "run", "--spec", str(folder / "spark-pipeline.yml")],
@@ -53,7 +54,7 @@ def expensive(data: Path) -> Counter[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)  # two starts of Spark, of a server each
-def test_each_run_takes_what_is_new_exactly_once(tmp_path: Path) -> None:
+def test_each_run_takes_what_is_new_exactly_once(tmp_path: Path, sooner: dict[str, str]) -> None:
     folder, data = tmp_path / "project", tmp_path / "data"
     shutil.copytree(PROJECT, folder)
     spec = folder / "spark-pipeline.yml"
@@ -61,10 +62,10 @@ def test_each_run_takes_what_is_new_exactly_once(tmp_path: Path) -> None:
     assert "file:///tmp/esker-pipeline" in text
     spec.write_text(text.replace("file:///tmp/esker-pipeline", f"file://{tmp_path}/storage"))
     append(data, 0, 1000)
-    run(folder, data)
+    run(folder, data, sooner)
     assert expensive(data) == {n: 1 for n in range(1000) if n % 50 >= 40}
     append(data, 1000, 300)
-    run(folder, data)
+    run(folder, data, sooner)
     assert expensive(data) == {n: 1 for n in range(1300) if n % 50 >= 40}
     with esker.open(data, mode="r") as store:
         record = store["expensive"][0]

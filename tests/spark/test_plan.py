@@ -65,6 +65,19 @@ def test_tasks_read_everything_once(data: str, parts: int) -> None:
         assert len(tasks) >= min(parts, 40)
 
 
+@pytest.mark.parametrize("parts", [2, 3, 4, 5, 7, 8])
+def test_tasks_weigh_the_same_and_no_crumb_is_a_task(tmp_path: Path, parts: int) -> None:
+    """One task more than there are cores for, with next to nothing to do, is waited for by all."""
+    with esker.open(tmp_path / "data", background=False) as store:
+        for _ in range(80):
+            store["t"].append_many([b"x" * 100] * 50)  # each is a frame
+    tasks = plan.divide(read(str(tmp_path / "data"), subscribe="t"), parts)
+    sizes = [sum(span.end - span.first for span in task) for task in tasks]
+    assert len(sizes) == parts
+    assert max(sizes) - min(sizes) <= 100, "two frames"
+    assert sum(sizes) == 4000
+
+
 def test_tasks_are_cut_where_frames_begin(data: str) -> None:
     found = read(data, subscribe="t")
     frames = {

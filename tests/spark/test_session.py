@@ -345,7 +345,11 @@ esker.spark.shutdown()
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_session_of_spark_connect_starts_and_ends(scratch: Path) -> None:
+def test_a_session_of_spark_connect_starts_and_ends(
+    sooner: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in sooner.items():
+        monkeypatch.setenv(name, value)
     done = run(CONNECTS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import esker
+from esker.format import catalog
+from esker.format.checksum import checksum
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -372,3 +375,24 @@ def test_what_is_no_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, str(tmp_path / "file")).count()
     with pytest.raises(Exception, match="'ftp://host/data' cannot be opened"):
         load(spark, "ftp://user:word@host/data").count()
+
+
+@pytest.mark.damages
+def test_a_store_of_a_later_version_is_told_and_left_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append(b"x")
+    identity = tmp_path / "data" / "esker.store"
+    content = bytearray(identity.read_bytes())
+    content[8:10] = struct.pack("<H", catalog.VERSION + 1)
+    content[40:48] = struct.pack("<Q", checksum(bytes(content[:40])))
+    identity.write_bytes(content)
+    told = "was written by a later Esker.*Install a newer esker"
+    with pytest.raises(Exception, match=told):
+        load(spark, str(tmp_path / "data")).count()
+    with pytest.raises(Exception, match=told):
+        spark.range(1).selectExpr("'x' AS value").write.format("esker").mode("append").option(
+            "topic", "t"
+        ).save(str(tmp_path / "data"))
+    assert identity.read_bytes() == content

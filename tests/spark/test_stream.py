@@ -75,9 +75,16 @@ def test_every_record_comes_once_over_restarts(stream: Stream) -> None:
     assert stream.rows == [("t", 0, n) for n in range(topic_end(stream, 0))] + [
         ("t", 1, n) for n in range(topic_end(stream, 1))
     ]
-    told = progress[-1]["sources"][0]["endOffset"]
-    told = json.loads(told) if isinstance(told, str) else told
-    assert told["t"] == {"0": topic_end(stream, 0), "1": topic_end(stream, 1)}
+    assert offsets(progress[-1], "endOffset")["t"] == {
+        "0": topic_end(stream, 0),
+        "1": topic_end(stream, 1),
+    }
+
+
+def offsets(progress: dict[str, Any], name: str) -> dict[str, Any]:
+    told = progress["sources"][0][name]
+    found: dict[str, Any] = json.loads(told) if isinstance(told, str) else told
+    return found
 
 
 def topic_end(stream: Stream, shard: int) -> int:
@@ -93,8 +100,11 @@ def test_shards_share_a_batch_by_what_they_have_waiting(stream: Stream) -> None:
             many.append_many([b"x"] * 900)
         store.attach("w", 1, few.tickets + many.tickets)
         assert (topic.end(0), topic.end(1)) == (100, 900)
-    stream.run(maxOffsetsPerTrigger="200")
+    progress = stream.run(maxOffsetsPerTrigger="200")
     assert len(stream.batches) == 5
+    behind = [offsets(each, "latestOffset")["t"] for each in progress if each["numInputRows"]]
+    assert behind == [{"0": 100, "1": 900}] * 5, "Spark shows how far there was to go"
+    assert offsets(progress[0], "endOffset")["t"] == {"0": 20, "1": 180}
     first = [sum(row[1] == shard for row in stream.batches[0]) for shard in (0, 1)]
     assert first == [20, 180]
 

@@ -28,6 +28,63 @@ def test_defaults_are_those_of_kafka() -> None:
     )
 
 
+AT = Position("time", 1_700_000_000_000_000)
+IN_KAFKAS_GUIDE: list[tuple[str, str, bool | None, str, object]] = [
+    # every option of Spark's Kafka source: a value, in what queries it counts (None: in both), and
+    # what comes of it
+    ("assign", '{"a": [2, 0]}', None, "topics", {"a": (0, 2)}),
+    ("subscribe", "a, b", None, "topics", {"a": (), "b": ()}),
+    ("subscribePattern", "a.*", None, "pattern", "a.*"),
+    ("startingTimestamp", "1700000000000", None, "starting.everywhere", AT),
+    ("startingOffsetsByTimestamp", '{"a": {"0": 1700000000000}}', None, "starting.each",
+     {"a": {0: AT}}),
+    ("startingOffsets", '{"a": {"0": 23, "1": -2}}', None, "starting.each",
+     {"a": {0: Position("offset", 23), 1: Position("earliest")}}),
+    ("startingOffsets", "earliest", None, "starting.everywhere", Position("earliest")),
+    ("startingOffsets", "latest", True, "starting.everywhere", Position("latest")),
+    ("startingOffsetsByTimestampStrategy", "latest", None, "starting.strict", False),
+    ("endingTimestamp", "1700000000000", None, "ending.everywhere", AT),
+    ("endingOffsetsByTimestamp", '{"a": {"0": 1700000000000}}', None, "ending.each",
+     {"a": {0: AT}}),
+    ("endingOffsets", '{"a": {"0": 50, "1": -1}}', None, "ending.each",
+     {"a": {0: Position("offset", 50), 1: Position("latest")}}),
+    ("endingOffsets", "latest", None, "ending.everywhere", Position("latest")),
+    ("failOnDataLoss", "false", None, "on_loss", "skip"),
+    ("failOnDataLoss", "true", None, "on_loss", "fail"),
+    ("minPartitions", "9", None, "min_partitions", 9),
+    ("maxRecordsPerPartition", "9", None, "max_records", 9),
+    ("maxOffsetsPerTrigger", "9", True, "max_offsets", 9),
+    ("minOffsetsPerTrigger", "9", True, "min_offsets", 9),
+    ("maxTriggerDelay", "2m", True, "max_delay_us", 120_000_000),
+    ("includeHeaders", "true", None, "columns", (*ALWAYS, "headers")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "text", "mode", "attribute", "value"), IN_KAFKAS_GUIDE)
+def test_an_option_of_kafkas_does_here_what_it_does_there(
+    option: str, text: str, mode: bool | None, attribute: str, value: object
+) -> None:
+    given = {"path": "/d", option: text}
+    if option not in ("assign", "subscribe", "subscribePattern"):
+        given["subscribe"] = "a"
+    for streaming in (False, True) if mode is None else (mode,):
+        found: object = wanted(given, now_us=NOW, streaming=streaming)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+        assert found == value
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["kafka.bootstrap.servers", "kafka.group.id", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs",
+     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"],
+)  # fmt: skip
+def test_an_option_about_brokers_is_told_so(option: str) -> None:
+    for streaming in (None, False, True):
+        with pytest.raises(esker.InvalidOption, match="there is no broker to set up"):
+            asked(streaming, **{option: "5"})
+
+
 @pytest.mark.parametrize(
     ("option", "text", "position"),
     [

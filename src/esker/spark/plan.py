@@ -25,7 +25,7 @@ from esker.engine.store import Store, open_store
 from esker.errors import InvalidOption, OffsetOutOfRange, TopicNotFound, nearest
 from esker.spark.wanted import Place, Wanted
 
-PART_BYTES_MIN: Final = 1 << 20  # a task costs some 30 ms: less than this is not worth one
+PART_BYTES_MIN: Final = 4 << 20  # less is not worth a task; what Spark says of files, too
 TASKS_PER_CORE: Final = 2
 
 _open: dict[tuple[str, str], Store] = {}
@@ -187,18 +187,20 @@ def shared(
     share = total / parts if parts else _share(total)
     tasks: list[list[Span]] = []
     task: list[Span] = []
-    room = share
+    taken, bound, slack = 0, share, share * 0.05  # so that no crumb is left for one task more
     for span, atoms in weighed:
         first = span.first
         for index, atom in enumerate(atoms):
-            room -= atom.weight
-            if room > share * 0.05 and index + 1 < len(atoms):
+            taken += atom.weight
+            full = taken >= bound - slack and total - taken > slack
+            if not full and index + 1 < len(atoms):
                 continue
             task.append(span._replace(first=first, end=atom.end))
             first = atom.end
-            if room <= share * 0.05:
+            if full:
                 tasks.append(task)
-                task, room = [], share
+                task = []
+                bound = (taken + slack) // share * share + share
     if task:
         tasks.append(task)
     offsets = sum(span.end - span.first for span, _ in weighed)

@@ -27,12 +27,15 @@ from esker.engine.ranges import without_holes
 from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
 from esker.format.columns import timestamp_array
 from esker.records import Gap
+from esker.spark import worker
 from esker.spark.plan import Span, look, reading
 from esker.storage.objects import is_url, without_secrets
 
 BATCH_BYTES: Final = 4 << 20
 DELETED_SINCE: Final = "deleted since the query was planned"
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
+NARROW_BYTES: Final = 512 << 10  # rows of a few bytes travel by the
+NARROW_ROWS: Final = 65_536  # tens of thousands
 
 
 class Task:
@@ -54,6 +57,7 @@ class Task:
 
     def rows(self, schema: Any) -> Iterator[Any]:
         """The rows as record batches of an Arrow schema."""
+        worker.settle()
         for gap in self.gaps:
             yield from self._lost(gap, schema)
         for span in self.spans:
@@ -205,13 +209,10 @@ def joined(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
     waiting: list[Any] = []
     rows = size = 0
     for batch in batches:
-        if not waiting and batch.num_rows >= ROWS_MIN:
-            yield batch
-            continue
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= ROWS_MIN or size >= BATCH_BYTES:
+        if size >= (NARROW_BYTES if rows >= ROWS_MIN else BATCH_BYTES) or rows >= NARROW_ROWS:
             yield _together(waiting, schema)
             waiting, rows, size = [], 0, 0
     if waiting:
@@ -272,19 +273,18 @@ def _parse(values: Any, kind: Any) -> Any:
     first, last = bounds[values.offset], bounds[values.offset + len(values)]
     if first == last:
         return None
-    schema = pa.schema([kind.field(at) for at in range(kind.num_fields)])
-    table = pj.read_json(
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    found = pj.open_json(
         pa.BufferReader(data.slice(first, last - first)),
         read_options=pj.ReadOptions(use_threads=False, block_size=last - first + 16),
         parse_options=pj.ParseOptions(
-            explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+            explicit_schema=pa.schema(fields),
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
         ),
-    ).combine_chunks()
-    arrays = [
-        column.chunk(0) if column.num_chunks else pa.nulls(0, field.type)
-        for column, field in zip(table.select(schema.names).columns, schema, strict=True)
-    ]
-    return pa.StructArray.from_arrays(arrays, fields=list(schema))
+    ).read_next_batch()  # one block is one batch
+    arrays = [found.column(field.name) for field in fields]
+    return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
 def _bad(batch: Batch, row: int, reason: str) -> EskerError:

@@ -46,7 +46,9 @@ from esker.engine.store import open_store
 from esker.errors import EskerError, InvalidOption, InvalidRecord, nearest
 from esker.format.commit import Ticket
 from esker.options import topic_name, topic_options
+from esker.spark import worker
 from esker.spark.plan import reading
+from esker.spark.wanted import of_brokers
 
 _TEXT: Final = (StringType, BinaryType)
 _COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
@@ -115,6 +117,7 @@ class Tickets(WriterCommitMessage):
 
 def stage(target: Target, batches: Iterator[Any]) -> Tickets:
     """Write the rows of one task beside the log."""
+    worker.settle()
     context = TaskContext.get()
     turn = context.partitionId() if context is not None else 0
     query = (context.getLocalProperty("sql.streaming.queryId") or "") if context is not None else ""
@@ -192,6 +195,7 @@ def _all(messages: list[Any]) -> list[Ticket]:
 
 def commit(target: Target, writer: str, sequence: int, messages: list[Any], *, once: bool) -> None:
     """Make a batch a part of the log. `once`: this writer will not come again."""
+    worker.settle()
     tickets = _all(messages)
     if not tickets:
         return
@@ -281,7 +285,7 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, value in options.items():
         known = proper.get(name.lower())
-        if known is None and name.lower().startswith("kafka."):
+        if known is None and of_brokers(name):
             raise InvalidOption(f"{name}: there is no broker to set up; leave it out")
         if known is None:
             raise InvalidOption(f"unknown option {name!r} of format esker; {nearest(name, _KNOWN)}")

@@ -37,7 +37,7 @@ from esker.clock import SYSTEM_CLOCK
 from esker.engine import ranges
 from esker.engine.reader import View, find_time
 from esker.errors import InvalidOption, nearest
-from esker.spark import history, plan
+from esker.spark import history, plan, worker
 from esker.spark.history import Past
 from esker.spark.sink import EskerStreamWriter, EskerWriter, Target
 from esker.spark.stream import EskerStreamReader
@@ -60,6 +60,7 @@ class EskerSource(DataSource):
         return "esker"
 
     def _asked(self, *, streaming: bool | None) -> Wanted:
+        worker.settle()
         asked = wanted(self.options, now_us=SYSTEM_CLOCK.now_us(), streaming=streaming)
         cold = cold_place(asked.cold) if asked.cold else ""
         path = asked.path if is_url(asked.path) else local_path(asked.path)
@@ -88,6 +89,7 @@ class EskerSource(DataSource):
         return EskerStreamWriter(self._target(schema, overwrite))
 
     def _target(self, schema: StructType, overwrite: bool) -> Target:
+        worker.settle()
         if overwrite:
             raise InvalidOption(
                 "a log is appended to and never written over: use mode('append'), or outputMode "

@@ -60,6 +60,7 @@ _KNOWN: Final = (
     "failOnDataLoss", "onDataLoss", "columns", *_SWITCHES, "valueFormat", "valueSchema",
     "onBadValue", "minPartitions", "maxRecordsPerPartition", "pushFilters", *_STREAMS_ONLY,
 )  # fmt: skip
+_OF_BROKERS: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 _DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|h|d)?", re.ASCII)
 
 Assigned = dict[str, tuple[int, ...]]
@@ -167,14 +168,19 @@ def _by_name(given: Mapping[str, str]) -> dict[str, str]:
         found = proper.get(name.lower())
         if found is not None:
             options[found] = str(value)
-        elif name.lower().startswith("kafka."):
+        elif of_brokers(name):
             raise InvalidOption(
-                f"{name}: there is no broker to set up. Leave out the options that begin with "
-                'kafka. and name the store\'s directory: .load("data")'
+                f"{name}: there is no broker to set up. Leave it out, with all options that begin "
+                'with kafka., and name the store\'s directory: .load("data")'
             )
         else:
             raise InvalidOption(f"unknown option {name!r} of format esker; {nearest(name, _KNOWN)}")
     return options
+
+
+def of_brokers(name: str) -> bool:
+    """Whether an option of Spark's Kafka source is about brokers and how to talk to them."""
+    return name.lower().startswith(_OF_BROKERS)
 
 
 def _selected(options: dict[str, str]) -> tuple[Assigned, str]:
