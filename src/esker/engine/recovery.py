@@ -245,7 +245,7 @@ def _counters(files: Files, folder: str, say: Say) -> Counters | None:
 
 def _tidy(context: Context, folder: str, say: Say) -> None:
     files = context.files
-    ours = {names.STATE, names.COUNTERS, names.LOCK}
+    ours = {names.STATE, names.COUNTERS, names.LOCK, names.OFFSETS, names.OFFSETS_LOCK}
     for name in sorted(files.list(folder)):
         path = join(folder, name)
         if name.endswith(names.TEMPORARY) and _half_made(files, path):

@@ -163,7 +163,9 @@ class MemoryFiles:
         )
 
     def kind(self, path: str) -> str:
-        return "file" if path in self.files else "dir" if path in self.dirs else ""
+        if path in self.files or path in self.pages:
+            return "file"
+        return "dir" if path in self.dirs else ""
 
     def lock(self, path: str, note: str, *, wait: bool = False) -> MemoryLock | Holder:
         if path in self.held:

@@ -168,7 +168,8 @@ class Monitor:
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
         words = self.inner.page(path, size, writable=writable)
-        return Page(self, words, parent(path)) if writable and self.watches() else words
+        told = writable and self.watches() and base_name(path) == names.COUNTERS
+        return Page(self, words, parent(path)) if told else words
 
     def rename(self, old: str, new: str) -> None:
         with self.guard:
