@@ -581,7 +581,7 @@ def offsets(
     found: dict[str, int] = {}
     flaws = []
     head = pack("<8sQQQ16s", b"ESKOFFS\0", 1, topic, shard, store)
-    if any(data[:128]) and data[:128] != (head + pack("<Q", xxh3(head))).ljust(128, b"\0"):
+    if any(data[:8]) and data[:128] != (head + pack("<Q", xxh3(head))).ljust(128, b"\0"):
         flaws.append((0, "header of a page of offsets"))
     seed = xxh3(pack("<16sQQ", store, topic, shard))
     for number in range(512):

@@ -102,7 +102,7 @@ def decode_header(words: Sequence[int], owner: Owner) -> str:
     found = tuple(words[:HEADER_WORDS])
     if found == encode_header(owner):
         return ""
-    if not any(found):
+    if not found[0]:  # the magic is stored last
         return "no header"
     packed = struct.pack("<6Q", *found[:6])
     if found[0] != MAGIC:

@@ -167,7 +167,13 @@ class Held:
 
     def store_again(self) -> None:
         """The same cursor once more, so that the next sync has something to sync."""
-        if not self.fenced and self._words[self._rival] == self._rival_head:
+        words = self._words
+        ours = fmt.generation_of(words[self._head]) == self.slot.term.generation
+        if not self.fenced and (not ours or words[self._rival] != self._rival_head):
+            with self.page.alone():  # there is a successor; or the page went back, with our term
+                self.fenced = not self.page.renew(self.slot)
+                self._rival_head = words[self._rival]
+        if not self.fenced:
             self._words[self._cell] = fmt.encode_cell(self._seed, self.stored - self._base)
 
     def _rebase(self, cursor: int) -> None:

@@ -58,7 +58,7 @@ class OffsetsFile:
             raise Corruption(wrong, path=self.path, advice=ADVICE)
         if writable and wrong:  # each slot vouches for itself: a header can be made anew
             self.flaw = "" if wrong == "no header" else wrong
-            for at, word in enumerate(fmt.encode_header(self._owner)):
+            for at, word in reversed([*enumerate(fmt.encode_header(self._owner))]):
                 words[at] = word
         self.words, self._writable = words, writable
         return True
@@ -185,6 +185,22 @@ class OffsetsFile:
             return new._replace(cursor=old.base + late)
         return new
 
+    def cut(self, end: int) -> list[Slot]:
+        """Put groups that are behind the end of a log back to it, durably; returns where they were.
+
+        Only class `memory` loses records that were acked, and gives their offsets to others.
+        """
+        if not self.map(writable=False):
+            return []
+        with self.alone():
+            beyond = [each for each in self.slots() if isinstance(each, Slot) and each.cursor > end]
+            if beyond:
+                self.map(writable=True)
+                for slot in beyond:
+                    self.take(slot, 0, end)
+                self.sync()
+        return beyond
+
     def flag(self, slot: Slot, flags: int) -> Slot:
         """The same term with other flags; who owns it goes on."""
         term = slot.term._replace(flags=flags)
@@ -200,6 +216,17 @@ class OffsetsFile:
         older = fmt.is_newer(fmt.generation_of(first), fmt.generation_of(second))
         for head in reversed(fmt.HEAD) if older else fmt.HEAD:
             words[at + head] = 0
+
+    def renew(self, slot: Slot) -> bool:
+        """Write a term once more that a failed sync has taken back. False if it has a successor."""
+        found = self.at(slot.number)
+        if isinstance(found, Slot) and found.name == slot.name:
+            if found.term.generation == slot.term.generation:
+                return True
+            if fmt.is_newer(slot.term.generation, found.term.generation):
+                self._begin(slot.number, slot.name, slot.term)
+                return True
+        return False
 
     def _begin(self, number: int, name: str, term: Term) -> Slot:
         """Write a term: the cell, the base, and last of all the head."""

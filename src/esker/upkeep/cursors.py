@@ -55,7 +55,8 @@ def look_at_cursors(files: Files, found: Inspection, store: bytes | None) -> Non
     if wrong.startswith("version"):
         found.say("newer", path, wrong, 8)
         return
-    if wrong:
+    heads = [words[place_of(n) + head] for n in range(fmt.SLOTS) for head in fmt.HEAD]
+    if wrong and (wrong != "no header" or any(heads)):  # else it was being made
         found.say("cursors", path, wrong, 0)
     for number in range(fmt.SLOTS):
         at = place_of(number)

@@ -40,6 +40,7 @@ def test_a_header_says_whose_page_it_is() -> None:
     assert fmt.decode_header(words, OWNER) == ""
     assert fmt.decode_header(words, OWNER._replace(shard=2)) == "the page of another shard"
     assert fmt.decode_header([0] * 16, OWNER) == "no header"
+    assert fmt.decode_header([0, *words[1:]], OWNER) == "no header"
     assert fmt.decode_header([1, *words[1:]], OWNER) == "not a page of offsets"
     assert "checksum" in fmt.decode_header([*words[:2], 9, *words[3:]], OWNER)
     assert fmt.decode_header([*words[:15], 9], OWNER) == "something behind the header"

@@ -150,6 +150,26 @@ def test_where_a_group_was_put_stands_in_both_terms(files: Files) -> None:
     assert cursor_of(page) == 10
 
 
+def test_a_term_that_went_back_with_its_page_is_written_again_unless_it_has_a_successor(
+    files: Files,
+) -> None:
+    page = page_of(files)
+    before = page.make("a", 5)
+    place = place_of(before.number)
+    kept = bytes(page.words[place : place + fmt.SLOT_WORDS])
+    mine = page.take(before, 1)
+    assert page.renew(mine)
+    for word, at in enumerate(range(0, len(kept), 8)):
+        page.words[place + word] = int.from_bytes(kept[at : at + 8], "little")
+    assert page.find("a") == before
+    assert page.renew(mine)
+    assert page.find("a") == mine
+    page.take(mine, 2)
+    assert not page.renew(mine)
+    page.clear(before.number)
+    assert not page.renew(mine)
+
+
 def test_flags_change_and_the_owner_does_not(files: Files) -> None:
     page = page_of(files)
     slot = page.take(page.make("a", 5), 1)
@@ -221,6 +241,22 @@ def test_a_page_of_another_shard_or_of_later_times_is_refused(
     monkeypatch.undo()
     with pytest.raises(FormatTooNew, match="version 2"):
         page_of(files, writable=False)
+
+
+def test_groups_behind_the_end_are_put_back_to_it_durably() -> None:
+    disk = SimulatedDisk()
+    disk.make_dir(FOLDER)
+    disk.sync_dir("/")
+    assert OffsetsFile(disk, FOLDER, OWNER, nullcontext()).cut(0) == []
+    page = page_of(disk)
+    page.make("a", 5)
+    page.make("b", 9)
+    page.take(page.make("c", 8), 3)
+    reader = page_of(disk, writable=False)
+    assert reader.cut(9) == []
+    assert {slot.name: slot.cursor for slot in reader.cut(7)} == {"b": 9, "c": 8}
+    after = page_of(disk.crash(LOST))
+    assert [cursor_of(after, name) for name in "abc"] == [5, 7, 7]
 
 
 @pytest.mark.parametrize("data", [b"", bytes(4096)])
