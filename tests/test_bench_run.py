@@ -44,6 +44,8 @@ EXPECTED = [
     (r"append\(wait=True\), 99th of a hundred, meanwhile", "µs", 1),
     (r"append\(wait=True\), 99th of a hundred, cold store answers in 2 s", "µs", 1),
     (r"read a cold segment of \d+ MiB, verified; raw: .*", "ms", 1),
+    ("group: poll and ack in batches of 1,000", "ns/record", 1),
+    ("group: ack of a batch", "µs", 1),
 ]
 
 

@@ -70,16 +70,16 @@ def test_acks_in_any_order_move_the_cursor_to_the_end_of_what_has_no_hole() -> N
     assert acks.add(20, 30) == 10
     assert acks.add(40, 50) == 10
     assert acks.add(30, 40) == 10
-    assert acks.ranges == [(20, 50)]
+    assert acks.later == [(20, 50)]
     assert acks.add(60, 60) == 10
-    assert acks.ranges == [(20, 50)]
+    assert acks.later == [(20, 50)]
     assert acks.add(5, 15) == 15
     assert acks.add(12, 14) == 15
     assert acks.add(15, 20) == 50
-    assert acks.ranges == []
+    assert acks.later == []
     assert acks.add(52, 55) == 50
     assert acks.add(50, 60) == 60
-    assert acks.ranges == []
+    assert acks.later == []
 
 
 # ---- delivering ------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from bisect import bisect_left, bisect_right, insort
 class Acks:
     """What of a shard is acked: all below `cursor`, and some ranges behind it."""
 
-    __slots__ = ("_later", "cursor")
+    __slots__ = ("cursor", "later")
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
-        self._later: list[tuple[int, int]] = []  # [first, end), in order; none touches another
+        self.later: list[tuple[int, int]] = []
+        """What is acked behind a hole: [first, end), in order; none touches another."""
 
     def add(self, first: int, end: int) -> int:
         """Offsets [first, end) are done with; returns the cursor."""
@@ -21,12 +22,12 @@ class Acks:
             return self.cursor
         if end > self.cursor:
             self.cursor = end
-            if self._later:
+            if self.later:
                 self._absorb()
         return self.cursor
 
     def _keep(self, first: int, end: int) -> None:
-        later = self._later
+        later = self.later
         low = bisect_left(later, first, key=_end)
         high = bisect_right(later, end, key=_first)
         for known in later[low:high]:
@@ -36,14 +37,9 @@ class Acks:
             insort(later, (first, end))
 
     def _absorb(self) -> None:
-        gone = bisect_right(self._later, self.cursor, key=_first)
-        self.cursor = max([self.cursor, *(end for _, end in self._later[:gone])])
-        del self._later[:gone]
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """What is acked behind a hole."""
-        return list(self._later)
+        gone = bisect_right(self.later, self.cursor, key=_first)
+        self.cursor = max([self.cursor, *(end for _, end in self.later[:gone])])
+        del self.later[:gone]
 
 
 def _first(known: tuple[int, int]) -> int:

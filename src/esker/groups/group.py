@@ -226,8 +226,10 @@ class Group:
 
     def _release(self, held: Held) -> None:
         with held.page.alone():
-            held.page.take(held.current(), 0)
-            held.fenced = True
+            slot = held.current()
+            held.tell()
+            held.page.take(slot, 0)
+            held.fence()
             self._registry.touched(held.page)
 
     def _take(self, number: int) -> None:
@@ -404,7 +406,7 @@ class Group:
             slot = page.take(slot, self._membership.owner if mine else 0, cursor)
             page.sync()
         if held is not None:
-            held.fenced = True
+            held.fence()
         if mine:
             self._held[number] = Held(self.name, self.topic, number, page, slot, self._registry)
 
@@ -484,7 +486,7 @@ class Group:
     def _let_go(self) -> None:
         self.closed = self._stop = True
         for held in self._held.values():
-            held.fenced = True
+            held.fence()
         self._held = {}
         self._lock = threading.RLock()  # a child of this process may have a copy that is held
         self._membership.let_go()

@@ -7,9 +7,9 @@ Of what it hands out and what comes back it keeps four offsets, each never above
     acked      all before it came back, or needs nobody to come back
     stored     what the page says: acked, and durable
 
-The store itself is three words: the cell of this generation, the time and a count. Behind it the
-other term of the slot is looked at, which is where a successor announces itself. The group's lock
-is held by whoever calls; it keeps threads of this process apart, and nobody else.
+An ack is one store, into the cell of this generation. Behind it the other term of the slot is
+looked at, which is where a successor announces itself. The group's lock is held by whoever calls;
+it keeps threads of this process apart, and nobody else.
 """
 
 from __future__ import annotations
@@ -34,9 +34,34 @@ class Held:
     """One shard of one group, under one generation."""
 
     __slots__ = (
-        "_acks", "_base", "_cell", "_clock", "_head", "_limit", "_look", "_registry", "_rival",
-        "_rival_head", "_seed", "_topic", "_updated", "_words", "fenced", "group", "handed",
-        "leaving", "number", "open_gap", "page", "position", "slot", "stored", "unclaimed",
+        "_acks",
+        "_base",
+        "_cell",
+        "_clock",
+        "_counted",
+        "_dirty",
+        "_head",
+        "_limit",
+        "_look",
+        "_near",
+        "_registry",
+        "_rival",
+        "_rival_head",
+        "_seed",
+        "_topic",
+        "_updated",
+        "_words",
+        "fenced",
+        "group",
+        "handed",
+        "leaving",
+        "number",
+        "open_gap",
+        "page",
+        "position",
+        "slot",
+        "stored",
+        "unclaimed",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +81,9 @@ class Held:
         self._registry = registry
         self._clock = topic._store._context.clock
         self._limit = 0  # durable, as far as we know
+        self._near = 0  # the same, as far as a cell reaches
+        self._counted = slot.cursor
+        self._dirty = registry.dirty
         self._look = 0.0
         place, term = place_of(slot.number), slot.term
         self._words = page.words
@@ -112,6 +140,19 @@ class Held:
 
     def ack(self, first: int, end: int) -> None:
         """Offsets [first, end) are done with."""
+        words, acks = self._words, self._acks
+        if (
+            first <= acks.cursor < end <= self._near
+            and end <= self.handed
+            and not acks.later
+            and words[self._rival] == self._rival_head
+        ):  # in order, durable, and ours: nothing but the store
+            acks.cursor = self.stored = end
+            words[self._cell] = fmt.encode_cell(self._seed, end - self._base)
+            if words[self._rival] != self._rival_head:
+                self.check()
+            self._dirty[self.page] = None
+            return
         if self.fenced or self._words[self._rival] != self._rival_head:
             if end <= self.stored:
                 return  # it has counted already
@@ -136,6 +177,7 @@ class Held:
         cursor = self._acks.cursor
         if cursor > self._limit:
             self._limit = max(self._limit, self._durable())
+            self._near = min(self._limit, self._base + fmt.DELTA_MAX)
         reached = min(cursor, self._limit)
         if reached > self.stored:
             self._store(reached)
@@ -158,12 +200,18 @@ class Held:
             self._rebase(cursor)
             return
         words[self._cell] = fmt.encode_cell(self._seed, delta)
-        words[self._updated] = self._clock.now_us() * 1000 & MASK64
-        words[self._updated + 1] = words[self._updated + 1] + cursor - self.stored & MASK64
         self.stored = cursor
-        self._registry.touched(self.page)
+        self._dirty[self.page] = None
         if words[self._rival] != self._rival_head:
             self.check()
+
+    def tell(self) -> None:
+        """How much was acked and when, for whoever looks; done now and then."""
+        words, more = self._words, self.stored - self._counted
+        if more and not self.fenced:
+            self._counted = self.stored
+            words[self._updated] = self._clock.now_us() * 1000 & MASK64
+            words[self._updated + 1] = words[self._updated + 1] + more & MASK64
 
     def store_again(self) -> None:
         """The same cursor once more, so that the next sync has something to sync."""
@@ -171,10 +219,12 @@ class Held:
         ours = fmt.generation_of(words[self._head]) == self.slot.term.generation
         if not self.fenced and (not ours or words[self._rival] != self._rival_head):
             with self.page.alone():  # there is a successor; or the page went back, with our term
-                self.fenced = not self.page.renew(self.slot)
+                if not self.page.renew(self.slot):
+                    self.fence()
                 self._rival_head = words[self._rival]
         if not self.fenced:
             self._words[self._cell] = fmt.encode_cell(self._seed, self.stored - self._base)
+            self.tell()
 
     def _rebase(self, cursor: int) -> None:
         """Further than a cell reaches: a term of our own, that begins here."""
@@ -185,9 +235,14 @@ class Held:
         self.stored = cursor
         for name in ("slot", "_base", "_cell", "_head", "_rival", "_rival_head", "_seed"):
             setattr(self, name, getattr(again, name))
-        self._registry.touched(self.page)
+        self._near = 0
+        self._dirty[self.page] = None
 
     # ---- whose it is ---------------------------------------------------------------------
+
+    def fence(self) -> None:
+        """It is not ours any more; nothing is stored from here on."""
+        self.fenced, self._near = True, -1
 
     def check(self) -> None:
         """Raise Fenced if somebody else has begun another term."""
@@ -198,7 +253,7 @@ class Held:
         found = None if self.fenced else self.page.at(self.slot.number)
         ours = isinstance(found, Slot) and found.name == self.slot.name
         if not ours or found.term.generation != self.slot.term.generation:  # type: ignore[union-attr]
-            self.fenced = True
+            self.fence()
             raise Fenced(
                 f"shard {self.number} of group {self.group!r} was taken over, moved by a seek or "
                 f"forgotten; what was acked up to {self.stored} counts, and what is behind it is "

@@ -26,7 +26,7 @@ class Groups:
         self._pages: dict[str, OffsetsFile] = {}
         self._members: dict[str, MembersFile] = {}
         self._open: dict[Group, None] = {}
-        self._dirty: dict[OffsetsFile, None] = {}
+        self.dirty: dict[OffsetsFile, None] = {}
 
     def __repr__(self) -> str:
         return f"the groups of {self._context.root}"
@@ -74,7 +74,7 @@ class Groups:
 
     def touched(self, page: OffsetsFile) -> None:
         """A cursor was moved: its page is to be synced."""
-        self._dirty[page] = None
+        self.dirty[page] = None
 
     def sync(self, pages: list[OffsetsFile] | None = None) -> None:
         """Sync what was touched; of these pages, or of all.
@@ -83,16 +83,16 @@ class Groups:
         one would say that all is well.
         """
         with self._lock:
-            wanted = [page for page in self._dirty if pages is None or page in pages]
+            wanted = [page for page in self.dirty if pages is None or page in pages]
             groups = list(self._open)
         for page in wanted:
-            self._dirty.pop(page, None)
+            self.dirty.pop(page, None)
             try:
                 for group in groups:
                     group._store_again(page)
                 page.sync()
             except BaseException:
-                self._dirty[page] = None
+                self.dirty[page] = None
                 raise
 
     # ---- a guest of the store ------------------------------------------------------------
