@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -481,6 +482,21 @@ def test_a_closed_handle_says_so_and_the_group_stays(store: esker.Store) -> None
         batch.ack()
     assert [status.name for status in topic.groups()] == ["g"]
     assert "none" in repr(group)
+
+
+def test_a_group_goes_with_its_topic(store: esker.Store) -> None:
+    topic = filled(store)
+    group = topic.group("g")
+    (batch,) = group.poll()
+    store.delete("t")
+    with pytest.raises(esker.TopicNotFound):
+        list(group.poll())
+    with suppress(esker.EskerError):
+        batch.ack()
+    group.close()
+    again = filled(store)
+    assert again.groups() == []
+    assert len(values(again.group("g"))) == 10
 
 
 # ---- members ---------------------------------------------------------------------------------

@@ -470,6 +470,8 @@ class Group:
             if self.closed:
                 return
         try:
+            if not all(held.page.is_left() for held in self._held.values()):
+                return  # the topic was deleted, and the group with it
             self._drain(CLOSE_SECONDS)
             with self._lock:
                 pages = [held.page for held in self._held.values()]

@@ -87,6 +87,8 @@ class Groups:
             groups = list(self._open)
         for page in wanted:
             self.dirty.pop(page, None)
+            if not page.is_left():
+                continue  # its topic was deleted
             try:
                 for group in groups:
                     group._store_again(page)
