@@ -248,10 +248,17 @@ def test_the_filter_of_a_node_and_deleted_records_move_the_cursor_when_nothing_i
         topic.append(b"%d" % number, node="me", wait=True)
     assert values(group) == []
     assert group.cursors() == {0: 9}
+    topic.append(b"9", node="you", wait=True)
+    (batch,) = group.poll()
+    topic.append(b"10", node="me", wait=True)
+    assert values(group) == []  # and the cursor stays before what has not come back
+    assert group.cursors() == {0: 9}
+    batch.ack()
+    assert group.cursors() == {0: 11}
     other = topic.group("other")
-    topic.delete(9)
+    topic.delete(11)
     assert values(other) == []
-    assert other.cursors() == {0: 9}
+    assert other.cursors() == {0: 11}
 
 
 def test_records_deleted_before_they_were_read_are_no_gap_and_stay_covered(

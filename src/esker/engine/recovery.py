@@ -214,10 +214,10 @@ def recover_shard(
             reason = segment_format.GAP_REASONS[gap]
             say("lost_tail", folder, reason, 0, left.end, following - 1)
 
+        _cut_cursors(files, folder, (context.store, entry.id, number), following, say)
+
         # 5. Seal all logs but the last, so that one log is left, as after a clean close.
         active = _leave_one(context, entry, number, folder, left, following, gap)
-
-        _cut_cursors(files, folder, (context.store, entry.id, number), following, say)
 
         # 6. Say that all is well.
         _store(page, context, entry, number, state, active, following)
