@@ -582,6 +582,40 @@ def test_who_was_not_seen_for_its_session_has_lost_its_shards(
     assert slow.cursors() == other.cursors() == {0: 10}
 
 
+def test_who_works_through_a_long_poll_is_not_given_up(
+    store: esker.Store, clock: ManualClock
+) -> None:
+    topic = filled(store)
+    slow, other = topic.group("g", session=30), topic.group("g", session=30)
+    for batch in slow.poll(max_records=1):
+        clock.forward(20)
+        batch.ack()
+        if batch.first == 8:
+            assert list(other.poll()) == []
+    assert slow.cursors() == {0: 9}  # the last one waits: somebody has come
+    assert slow.cursors() == other.cursors()
+
+
+def test_a_poll_ends_when_somebody_comes_so_that_shards_can_be_handed_over(
+    store: esker.Store,
+) -> None:
+    topic = filled(store, 0, shards=2)
+    for number in range(40):
+        topic.append(b"%d" % number, key=b"%d" % number, wait=True)
+    one, two = topic.group("g"), topic.group("g")
+    seen = 0
+    for batch in one.poll(max_records=1):
+        seen += 1
+        batch.ack()
+        if seen == 5:
+            assert list(two.poll()) == []
+    assert seen == 5
+    for batch in one.poll(max_records=1):
+        batch.ack()
+    assert len(values(two)) > 0
+    assert len(one._held) == len(two._held) == 1
+
+
 def test_a_member_that_was_given_up_comes_back_under_a_new_name(
     store: esker.Store, clock: ManualClock
 ) -> None:

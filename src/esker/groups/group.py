@@ -135,6 +135,8 @@ class Group:
             with self._lock:
                 if self._held.get(number) is not held or held.paused:
                     return
+                if not self._membership.steady():
+                    return  # somebody came or went: the next poll looks who reads what
                 made = self._hand(held, item)
             if isinstance(made, DataGap):
                 raise made
