@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from struct import Struct, error, unpack, unpack_from
+from struct import Struct, error, pack, unpack, unpack_from
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest as xxh3
@@ -82,7 +82,8 @@ NAMES = {
     "identity": r"esker\.store",
     "catalog": rf"catalog-{N8}",
     "journal": rf"journal/{N8}\.journal",
-    "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock",
+    "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
+    rf"|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
     "staged": rf"topics/{N8}/{N4}/([0-9a-f]{{32}}\.staged)",
     "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
@@ -90,6 +91,8 @@ NAMES = {
     "tags": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.tags",
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
+    "offsets": rf"topics/{N8}/{N4}/offsets",
+    "members": rf"topics/{N8}/members",
     "quarantine": r"quarantine/.+",
     "spark": r"spark/.+",
     "archive": r"archive/.+",  # for other programs, see docs/archive.md
@@ -570,6 +573,43 @@ def counters(data: bytes) -> tuple[tuple[int, ...], list[tuple[int, str]]]:
     return words, flaws
 
 
+def offsets(
+    data: bytes, store: bytes, topic: int, shard: int
+) -> tuple[dict[str, int], list[tuple[int, str]]]:
+    """§20: the cursors of groups by their names, and what is wrong with the page."""
+    if not any(data):
+        return {}, []
+    if len(data) != 65_664:
+        return {}, [(0, "page of offsets does not have 65,664 bytes")]
+    found: dict[str, int] = {}
+    flaws = []
+    head = pack("<8sQQQ16s", b"ESKOFFS\0", 1, topic, shard, store)
+    if any(data[:8]) and data[:128] != (head + pack("<Q", xxh3(head))).ljust(128, b"\0"):
+        flaws.append((0, "header of a page of offsets"))
+    seed = xxh3(pack("<16sQQ", store, topic, shard))
+    for number in range(512):
+        slot = data[128 * number + 128 :][:128]
+        name, terms = slot[:48], []
+        words = unpack("<10Q", slot[48:])
+        for base, head_word in (words[:2], words[2:4]):
+            check = xxh3(name + pack("<QQ", base, head_word >> 32), seed ^ number)
+            if head_word and head_word & 0xFFFFFFFF == check & 0xFFFFFFFF:
+                terms.append((head_word >> 44, base))
+        if not words[1] and not words[3]:
+            continue
+        if not terms:
+            flaws.append((128 * number + 128, "a slot without a whole term"))
+            continue
+        generation, base = max(terms)  # in tests they never go round
+        check = xxh3(name + pack("<QQ", base, generation << 12), seed ^ number)
+        cell = words[4 + generation % 4]
+        delta = cell & (1 << 36) - 1
+        if cell >> 36 != xxh3(pack("<Q", delta), check) >> 36:
+            flaws.append((128 * number + 128, "a cell that does not match its checksum"))
+        found[name.rstrip(b"\0").decode()] = base + delta
+    return found, flaws
+
+
 # ---- the store -------------------------------------------------------------------------------
 
 
@@ -635,6 +675,7 @@ class Judge:
         self.shards: dict[tuple[str, int], Shard] = {}
         self.pending: dict[tuple[str, int], list[bytes]] = {}  # values that are to be attached
         self.topics: dict[int, dict[str, Any]] = {}
+        self.cursors: dict[tuple[int, int, str], int] = {}  # of groups: topic, shard, name
         self.store = b""
         self.named: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in NAMES}
         for path in files:
@@ -680,6 +721,11 @@ class Judge:
         for *_, path in self.named["lock"]:
             if self.files[path] and self.files[path][:1] != b"{":
                 self.problem(path, 0, "a lock that does not say who holds it")
+        for topic, shard, path in self.named["offsets"]:
+            cursors, flaws = offsets(self.files[path], self.store, topic, shard)
+            self.cursors |= {(topic, shard, name): at for name, at in cursors.items()}
+            for at, what in flaws:
+                self.problem(path, at, what)
         redo = self.journals()
         shards: dict[tuple[int, int], list[tuple[Any, ...]]] = {}
         for kind in ("segment", "state", "counters"):

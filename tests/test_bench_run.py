@@ -46,6 +46,8 @@ EXPECTED = [
     (r"append\(wait=True\), 99th of a hundred, cold store answers in 2 s", "µs", 1),
     (r"read a cold segment of \d+ MiB from a directory; raw: .*", "ms", 1),
     (r"read a cold segment of \d+ MiB from S3 on this machine; raw: .*", "ms", 1),
+    ("group: poll and ack in batches of 1,000", "ns/record", 1),
+    ("group: ack of a batch", "µs", 1),
 ]
 
 

@@ -636,6 +636,29 @@ def test_a_damaged_counters_page_costs_counts_and_nothing_else() -> None:
     goes_on(disk, store)
 
 
+@covers("cursor_beyond_end")
+def test_a_group_that_had_acked_what_is_lost_misses_nothing_that_is_written_in_its_place() -> None:
+    disk, store = begin()
+    store["t"].append_many([b"a", b"b"])
+    store.sync()
+    store["t"].append_many([b"c", b"d"])
+    group = store["t"].group("g")
+    for batch in group.poll():
+        batch.ack(wait=True)
+    store._context.forked = True
+    store.close()
+    disk = disk.crash(LOST)
+    store = opened(disk)
+    found = the(store, "cursor_beyond_end")
+    end = store["t"].end()
+    assert (found.path, found.first, found.last) == (f"{SHARD}/offsets", end, 3)
+    assert end < 4
+    store["t"].append_many([b"e", b"f", b"g"])
+    read = [value for batch in store["t"].group("g").poll() for value in batch.values]
+    assert read == [b"e", b"f", b"g"]
+    store.close()
+
+
 @covers("damaged_catalog")
 @pytest.mark.parametrize("damaged", [1, 2], ids=["the newest", "all"])
 def test_topics_are_found_again_without_the_catalog(damaged: int) -> None:

@@ -16,8 +16,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from esker.engine.verbs import OPENERS
+
 if TYPE_CHECKING:
-    from esker.aio import AsyncStore, AsyncTopic, aopen
+    from esker.aio import AsyncGroup, AsyncStore, AsyncTopic, aopen
     from esker.engine.archived import ArchivedTopic, open_archive
     from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
@@ -40,12 +42,16 @@ if TYPE_CHECKING:
         DataLoss,
         DiskFull,
         EskerError,
+        Fenced,
         FormatTooNew,
+        GroupNotFound,
+        GroupsFull,
         InvalidName,
         InvalidOption,
         InvalidPosition,
         InvalidRecord,
         JavaMissing,
+        MemberBusy,
         NotAStore,
         OffsetOutOfRange,
         PermissionRefused,
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
         ReadOnlyDisk,
         ReadOnlyStore,
         RecordTooLarge,
+        StopProcessing,
         StorageError,
         StoreClosed,
         StoreForked,
@@ -65,6 +72,12 @@ if TYPE_CHECKING:
         WouldBlock,
         WriterBusy,
     )
+    from esker.groups.batch import GroupBatch
+    from esker.groups.describe import GroupStatus
+    from esker.groups.group import Group
+    from esker.groups.lag import Lag
+    from esker.groups.moves import Move
+    from esker.groups.pattern import PatternGroup
     from esker.records import Gap, Offset, Record, Span, Spans
     from esker.upkeep.repair import repair
     from esker.upkeep.report import Action, Problem, Repaired, Verification
@@ -74,6 +87,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives, when it is not an exception.
 _HOMES = {
+    "AsyncGroup": "esker.aio",
     "AsyncStore": "esker.aio",
     "AsyncTopic": "esker.aio",
     "aopen": "esker.aio",
@@ -99,6 +113,12 @@ _HOMES = {
     "BatchWriter": "esker.engine.topic",
     "Topic": "esker.engine.topic",
     "verify": "esker.upkeep.verify",
+    "GroupBatch": "esker.groups.batch",
+    "GroupStatus": "esker.groups.describe",
+    "Group": "esker.groups.group",
+    "Lag": "esker.groups.lag",
+    "Move": "esker.groups.moves",
+    "PatternGroup": "esker.groups.pattern",
     "Gap": "esker.records",
     "Offset": "esker.records",
     "Record": "esker.records",
@@ -111,6 +131,7 @@ __all__ = [
     "Action",
     "Archived",
     "ArchivedTopic",
+    "AsyncGroup",
     "AsyncStore",
     "AsyncTopic",
     "AttachPending",
@@ -125,18 +146,28 @@ __all__ = [
     "DiskFull",
     "EskerError",
     "Eviction",
+    "Fenced",
     "Finding",
     "FormatTooNew",
     "Gap",
+    "Group",
+    "GroupBatch",
+    "GroupNotFound",
+    "GroupStatus",
+    "GroupsFull",
     "InvalidName",
     "InvalidOption",
     "InvalidPosition",
     "InvalidRecord",
     "JavaMissing",
+    "Lag",
     "Maintenance",
+    "MemberBusy",
+    "Move",
     "NotAStore",
     "Offset",
     "OffsetOutOfRange",
+    "PatternGroup",
     "PermissionRefused",
     "Poisoned",
     "Problem",
@@ -151,6 +182,7 @@ __all__ = [
     "Slice",
     "Span",
     "Spans",
+    "StopProcessing",
     "StorageError",
     "Store",
     "StoreClosed",
@@ -171,6 +203,10 @@ __all__ = [
     "repair",
     "verify",
 ]
+OPENERS["group"] = lambda: import_module("esker.groups.group").open_group
+OPENERS["groups"] = lambda: import_module("esker.groups.describe").groups_of
+OPENERS["forget_group"] = lambda: import_module("esker.groups.describe").forget_group
+OPENERS["pattern"] = lambda: import_module("esker.groups.pattern").open_pattern
 
 if not TYPE_CHECKING:
 

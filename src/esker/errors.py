@@ -98,6 +98,24 @@ class OffsetOutOfRange(EskerError, IndexError):
     code = "offset_out_of_range"
 
 
+class GroupNotFound(EskerError, KeyError):
+    """No group of that name reads this topic."""
+
+    code = "group_not_found"
+
+
+class GroupsFull(EskerError):
+    """A page of groups, or of their members, has no slot left."""
+
+    code = "groups_full"
+
+
+class StopProcessing(EskerError):
+    """Raised by a handler: what it was given is done, and `process` is to end."""
+
+    code = "stop_processing"
+
+
 # ---- the store's state -------------------------------------------------------------------
 
 
@@ -146,6 +164,25 @@ class WriterBusy(EskerError):
         super().__init__(message)
         self.pid = pid
         self.since = since
+
+
+class Fenced(EskerError):
+    """A shard of a group has another owner by now, or was moved by a seek; the ack did not count.
+
+    Its records are delivered again, to whoever owns it.
+    """
+
+    code = "fenced"
+
+
+class MemberBusy(EskerError):
+    """A shard of a group is held by another member that lives; `.pid` says whose it is."""
+
+    code = "member_busy"
+
+    def __init__(self, message: str, *, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
 
 
 class WouldBlock(EskerError):

@@ -107,6 +107,11 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
     # how much of each shard stays here, once it is sealed, if there is a cold store; 0: all of it
     hot_segments: int = 0
     hot_bytes: int = 0
+    # what groups have to do with it: consumed takes what all of them have acked; what one of them
+    # has not is kept, whatever caps and ttl say, until it is as old as force_after; 0: for ever
+    consumed: bool = False
+    protect_unconsumed: bool = True
+    force_after_us: int = 0
     discard: Discard = "old"  # what happens at a cap: the oldest goes, or the newest is refused
 
 
@@ -118,11 +123,13 @@ _SIZES = {
 _TIMES = {
     "linger": "linger_us", "sync_interval": "sync_interval_us", "ttl": "ttl_us",
     "commit_window": "commit_window_us", "segment_age": "segment_age_us",
+    "force_after": "force_after_us",
 }  # fmt: skip
 _CHOICES: dict[str, Any] = {
     "durability": Durability, "compression": Compression, "compress_at": CompressAt,
     "discard": Discard,
 }  # fmt: skip
+_SWITCHES = {"background", "consumed", "protect_unconsumed"}
 _RANGES = {
     "shards": (1, SHARDS_MAX),
     "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
@@ -136,6 +143,7 @@ _RANGES = {
     "commit_window_us": (0, TIME_US_MAX),
     "segment_age_us": (0, TIME_US_MAX),
     "ttl_us": (0, TIME_US_MAX),
+    "force_after_us": (0, TIME_US_MAX),
     "keep_segments": (1, 1 << 32),
     "compression_level": (1, 22),
 }
@@ -165,7 +173,7 @@ def topic_options(base: TopicOptions | None = None, **given: Any) -> TopicOption
 def is_evicting(options: TopicOptions) -> bool:
     """Whether anything of a topic may ever be evicted."""
     capped = options.discard == "old" and (options.cap_records or options.cap_bytes)
-    return bool(capped or options.ttl_us)
+    return bool(capped or options.ttl_us or options.consumed)
 
 
 def is_bounded(options: TopicOptions) -> bool:
@@ -209,9 +217,9 @@ def _check_one(name: str, value: Any) -> None:
         if not isinstance(value, str):
             raise InvalidOption(f"cold={value!r}: a directory, or a URL such as s3://bucket/folder")
         return
-    if name == "background":
+    if name in _SWITCHES:
         if not isinstance(value, bool):
-            raise InvalidOption(f"background={value!r}: True or False")
+            raise InvalidOption(f"{name}={value!r}: True or False")
         return
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidOption(f"{name}={value!r}: a whole number is needed")

@@ -56,7 +56,9 @@ from tests.crash.ledger import (
     without_evicted,
 )
 
-IDLE = frozenset({"lock", "counters", "catalog.lock", "recovery.lock"})
+IDLE = frozenset(
+    {"lock", "counters", "catalog.lock", "recovery.lock", "members", "members.lock", "offsets.lock"}
+)
 
 READ_ONLY = 8  # every so many states are also read by who recovers nothing
 COMES_BACK = {"unfinished_checkpoint", "torn_journal"}  # a journal: its removal is not synced

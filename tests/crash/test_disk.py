@@ -7,7 +7,8 @@ import errno
 import pytest
 
 import esker
-from esker.storage.files import Files, Holder
+from esker.errors import StorageError
+from esker.storage.files import Files, Holder, sync_file
 from esker.testing import (
     BTRFS_EIO,
     EXT4_ORDERED,
@@ -186,6 +187,53 @@ def test_locks_end_with_their_process_and_the_boot_id_with_the_power() -> None:
     assert len({disk.pid(), killed.pid(), crashed.pid()}) >= 2
     lock.release()
     assert disk.holder("/lock") is None
+
+
+def test_a_page_that_was_synced_is_old_new_or_torn_between_sectors() -> None:
+    disk = SimulatedDisk()
+    page = disk.page("/page", 1024, writable=True)
+    disk.sync_dir("/")
+    page[0] = page[100] = 1
+    assert {disk_.contents()["/page"] for disk_ in disk.crashes()} == {
+        b"", bytes(1024), bytes(page),
+    }  # fmt: skip
+    old = bytes(page)
+    sync_file(disk, "/page")
+    page[0] = page[100] = 2
+    new = bytes(page)
+    left = {after.contents()["/page"] for after in disk.crashes()}
+    assert left == {old, new[:512] + old[512:], new}
+
+
+@pytest.mark.parametrize("reverts", [False, True])
+def test_a_page_whose_sync_failed_is_not_on_the_platter(reverts: bool) -> None:
+    disk = SimulatedDisk(profile=STRICT._replace(reverts=reverts))
+    page = disk.page("/page", 512, writable=True)
+    disk.sync_dir("/")
+    page[0] = 1
+    sync_file(disk, "/page")
+    page[0] = 2
+    disk.fail(Fault(errno.EIO, calls=frozenset({"sync"})))
+    with pytest.raises(StorageError):
+        sync_file(disk, "/page")
+    assert page[0] == (1 if reverts else 2)
+    assert disk.crash(LOST).contents()["/page"][0] == 1
+
+
+def test_a_mutex_is_one_of_the_locks_and_ends_with_its_process() -> None:
+    disk = SimulatedDisk()
+    mutex = disk.mutex("/mutex")
+    mutex.take()
+    assert disk.locks == ["/mutex"]
+    with pytest.raises(AssertionError, match="for ever"):
+        disk.mutex("/mutex").take()
+    assert disk.kill().locks == []
+    mutex.close()
+    assert disk.locks == []
+    disk.fail(Fault("KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        mutex.take()
+    assert disk.locks == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

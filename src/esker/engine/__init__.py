@@ -27,6 +27,8 @@
     floor.py       where a shard begins, and what became of what was before
     altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused
+    consumed.py    what groups have to do with that: what all have read, and what one has not
+    verbs.py       groups and queues, which are built above: how they are called, who does the work
     budget.py      what is evicted when all topics together hold too much
     removal.py     what is deleted on request: topics, and records before an offset
     erasing.py     single records that are deleted: by tag

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from esker.engine import retention, tally
+from esker.engine import consumed, retention, tally
 from esker.engine.context import LOG
 from esker.engine.maintenance import Budget
 from esker.engine.reader import View, earliest_of
@@ -158,8 +158,11 @@ def _candidates(view: View, gone: Eviction | None) -> Iterator[Candidate]:
     if options.discard != "old":
         return
     first = max(earliest_of(view), view.earliest, gone.last + 1 if gone is not None else 0)
+    free = _unprotected(view)
     for index in range(len(segments) - options.keep_segments):
         end = segments[index + 1].base
+        if index >= free:
+            return  # a group has yet to read it
         if end <= first:
             continue
         try:
@@ -177,7 +180,14 @@ def up_to(view: View, end: int, most: int = 1 << 62) -> Eviction | None:
         return None
     count = bisect_right([segment.base for segment in segments[1:]], end)
     count = min(count, len(segments) - options.keep_segments, most)
+    count = min(count, _unprotected(view))
     return retention.leading(view, segments, count, REASON)
+
+
+def _unprotected(view: View) -> int:
+    """How many segments, from the oldest on, no group wants to be kept."""
+    now = view.context.clock.now_us()
+    return retention.unprotected(view, now, consumed.readers_of(view))
 
 
 def _behind(found: Eviction | None, gone: Eviction | None) -> Eviction | None:
@@ -242,8 +252,8 @@ def _tell(store: Store, above: int) -> None:
     if above and not background.above:
         LOG.warning(
             "%s: %d bytes are above budget_bytes=%d and nothing more may be evicted: what is left "
-            "is being written, or is kept by discard='reject' or keep_segments, or the catalog was "
-            "damaged", store.path, above, limit,
+            "is being written, or is kept by discard='reject', keep_segments or groups that have "
+            "not read it, or the catalog was damaged", store.path, above, limit,
         )  # fmt: skip
     background.above = above
 

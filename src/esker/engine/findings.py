@@ -28,6 +28,7 @@ CASES: Final[dict[str, str]] = {
     "corrupt_commit": "a batch was committed and cannot be attached: what it names stays staged",
     "damaged_state": "a shard's state page cannot be read: rebuilt from its segments",
     "damaged_counters": "a counters page cannot be read: counts from zero",
+    "cursor_beyond_end": "a group had acked records that the machine lost: it goes on at the end",
     "damaged_catalog": "a catalog generation cannot be read: the one before it, or the segments",
     "stranger": "a file that is not ours: moved to quarantine",
     "unrecovered": "left for the next writer: another process holds it, or the store is read-only",

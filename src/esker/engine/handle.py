@@ -8,7 +8,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from esker.engine import intake, tally
+from esker.engine import consumed, intake, tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.follower import Follower
 from esker.engine.reader import View, count_records, earliest_of
@@ -175,5 +175,6 @@ class Handle:
         """Every counter of a shard's page, also while another process writes it."""
         self._views(shard)
         tally.tell(self._shards[shard])
+        consumed.tell(self._shards[shard])
         page = self._shards[shard].counters or self._followers[shard]._page()
         return page.as_dict() if page is not None else {}

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from esker.errors import InvalidOption, InvalidRecord, RecordTooLarge
+from esker.format import checksum
 from esker.format import columns as cols
 from esker.format.columns import HEADER_TYPE, Body, Columns, Extra
 from esker.options import (
@@ -354,17 +355,10 @@ def _stamps(array: Any, now_us: int) -> Any:
 
 def fnv1a(key: bytes) -> int:
     """FNV-1a, 32 bits: which shard a key belongs to, the same in every language."""
-    return _fnv1a_known(key) if len(key) <= 64 else _fnv1a(key)
+    return _fnv1a_known(key) if len(key) <= 64 else checksum.fnv1a(key)
 
 
-def _fnv1a(key: bytes) -> int:
-    value = 0x811C9DC5
-    for byte in key:
-        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
-    return value
-
-
-_fnv1a_known: Final = lru_cache(maxsize=1 << 16)(_fnv1a)
+_fnv1a_known: Final = lru_cache(maxsize=1 << 16)(checksum.fnv1a)
 
 
 def by_shard(columns: Columns, shards: int, turn: int) -> list[tuple[int, Columns]]:

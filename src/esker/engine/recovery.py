@@ -18,7 +18,7 @@ well, is written last.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ from esker.engine.replay import Replay, dismiss, gather, redo
 from esker.errors import Corruption, StorageError
 from esker.format import catalog as catalog_format
 from esker.format import names
+from esker.format import offsets as offsets_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.catalog import TopicEntry
@@ -45,6 +46,7 @@ from esker.storage.files import Files, Holder, join, size_of
 from esker.storage.log import LogSegment
 from esker.storage.marks import newest
 from esker.storage.marks import tidy as tidy_marks
+from esker.storage.offsets import OffsetsFile
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
@@ -213,6 +215,8 @@ def recover_shard(
             reason = segment_format.GAP_REASONS[gap]
             say("lost_tail", folder, reason, 0, left.end, following - 1)
 
+        _cut_cursors(files, folder, (context.store, entry.id, number), following, say)
+
         # 5. Seal all logs but the last, so that one log is left, as after a clean close.
         active = _leave_one(context, entry, number, folder, left, following, gap)
 
@@ -243,12 +247,27 @@ def _counters(files: Files, folder: str, say: Say) -> Counters | None:
     return counters
 
 
+def _cut_cursors(
+    files: Files, folder: str, owner: tuple[bytes, int, int], end: int, say: Say
+) -> None:
+    """No group is behind the end: or it would miss what is written there next."""
+    page = OffsetsFile(files, folder, offsets_format.Owner(*owner), nullcontext())
+    try:
+        for slot in page.cut(end):
+            about = f"group {slot.name!r} had acked what is lost"
+            say("cursor_beyond_end", page.path, about, 0, end, slot.cursor - 1)
+    except Corruption:
+        pass  # who opens such a group is told
+    finally:
+        page.close()
+
+
 # -- files
 
 
 def _tidy(context: Context, folder: str, say: Say) -> None:
     files = context.files
-    ours = {names.STATE, names.COUNTERS, names.LOCK}
+    ours = {names.STATE, names.COUNTERS, names.LOCK, names.OFFSETS, names.OFFSETS_LOCK}
     for name in sorted(files.list(folder)):
         path = join(folder, name)
         if name.endswith(names.TEMPORARY) and _half_made(files, path):

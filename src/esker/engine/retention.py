@@ -2,6 +2,8 @@
 
     cap_records, cap_bytes    each shard keeps at least so much, and less than a segment more
     ttl                       records older than this need not be kept
+    consumed                  what every group has acked need not be kept
+    protect_unconsumed        what a group has not acked stays, until it is as old as force_after
     keep_segments             so many stay, whatever the others say
     discard="old"             at a cap the oldest segments are evicted
     discard="reject"          at a cap an append is refused (TopicFull), before it has an offset
@@ -26,8 +28,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from esker.engine import floor, tally
+from esker.engine import consumed, floor, tally
 from esker.engine.attach import committed_before
+from esker.engine.consumed import Readers
 from esker.engine.context import LOG
 from esker.engine.reader import View, earliest_of, find_back
 from esker.engine.shard import Shard
@@ -76,7 +79,11 @@ class Eviction(msgspec.Struct, frozen=True):
 def plan(view: View, now_us: int, most: int = 1 << 62) -> Eviction | None:
     """What of a shard is to go now, `most` segments of it."""
     options, segments = view.entry.options, view.segments
+    readers = consumed.readers_of(view)
     ways = {"ttl": _expired(segments, now_us - options.ttl_us) if options.ttl_us else 0}
+    if options.consumed and readers is not None:
+        bases = [segment.base for segment in segments]
+        ways["consumed"] = consumed.acked_segments(bases, readers.lowest)
     if options.discard == "old":
         if options.cap_records:
             bases = [segment.base for segment in segments]
@@ -91,7 +98,20 @@ def plan(view: View, now_us: int, most: int = 1 << 62) -> Eviction | None:
     # behind a log that has expired there will be an empty one, which stays
     there = len(segments) + (count == len(segments))
     count = min(count, there - options.keep_segments, most)
+    count = min(count, unprotected(view, now_us, readers))
     return leading(view, segments, count, reason)
+
+
+def unprotected(view: View, now_us: int, readers: Readers | None) -> int:
+    """How many segments, from the oldest on, no group wants to be kept."""
+    options, segments = view.entry.options, view.segments
+    if readers is None or not options.protect_unconsumed:
+        return len(segments)
+    if readers.lowest >= view.visible:
+        return len(segments)
+    acked = consumed.acked_segments([segment.base for segment in segments], readers.lowest)
+    forced = options.force_after_us
+    return max(acked, _expired(segments, now_us - forced) if forced else 0)
 
 
 def leading(view: View, segments: tuple[Segment, ...], count: int, reason: str) -> Eviction | None:
@@ -162,6 +182,10 @@ def retain(shard: Shard) -> Eviction | None:
     """Evict what caps and age ask for of a shard that this process writes."""
     now = shard.context.clock.now_us()
     _end_expired(shard, now)
+    consumed.tell(shard)
+    if shard.counters is not None:
+        kept = len(shard.segments) - unprotected(shard, now, consumed.readers_of(shard))
+        shard.counters.set("protected_by_groups", kept)
     return evict(shard, lambda most: plan(shard, now, most))
 
 
@@ -195,6 +219,7 @@ def _evict(
         found = planned(len(shard.sealed))  # what cannot be sealed goes another time
         if found is None or not shard.writing or shard.poison is not None:
             return None
+        consumed.settle(shard)
         floor.begin_at(shard, found.last + 1, lost=True)
         shard._publish_segments()
         gone = floor.take_forgotten(shard)

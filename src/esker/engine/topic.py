@@ -11,6 +11,7 @@ from esker.engine.progress import Progress
 from esker.engine.reader import resolve
 from esker.engine.reading import Reading
 from esker.engine.tiering import Tier, Tiered, check_tier, tier
+from esker.engine.verbs import TopicVerbs
 from esker.engine.writing import BatchWriter, Writing
 from esker.errors import InvalidOption
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from esker.engine.archiving import Archived
 
 
-class Topic(Writing, Reading):
+class Topic(Writing, Reading, TopicVerbs):
     """A named log. Get one with `store["name"]` or `store.create("name", ...)`."""
 
     def archive(

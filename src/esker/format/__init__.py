@@ -15,6 +15,7 @@ values it makes the bytes. What to do about a damaged frame is decided further u
     catalog.py    the store's identity and its list of topics
     commit.py     which staged segments make up a batch
     archive.py    which Parquet files make up a topic's archive
+    offsets.py    how far the groups of a shard have come; members.py: who takes part in them
     counters.py   the 1 KiB counters page, every field by name
     names.py      every file name, built and parsed
 

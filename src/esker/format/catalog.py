@@ -39,7 +39,8 @@ NUMBER_MAX: Final = 1 << 62
 FORMER_MAX: Final = 256  # so many deleted topics are remembered
 LATER: Final = (
     "cap_records", "cap_bytes", "ttl_us", "keep_segments", "discard", "compress_at",
-    "compression_level", "hot_segments", "hot_bytes",
+    "compression_level", "hot_segments", "hot_bytes", "consumed", "protect_unconsumed",
+    "force_after_us",
 )  # fmt: skip
 FOREIGN: Final = "catalog of another store"
 _IDENTITY: Final = struct.Struct("<8sHHI16sq")
@@ -176,7 +177,7 @@ def keeping_all(entry: TopicEntry) -> TopicEntry:
         return entry
     refuses = entry.options.discard == "reject"  # then caps take nothing
     caps = {} if refuses else {"cap_records": 0, "cap_bytes": 0}
-    options = msgspec.structs.replace(entry.options, ttl_us=0, **caps)
+    options = msgspec.structs.replace(entry.options, ttl_us=0, consumed=False, **caps)
     return msgspec.structs.replace(entry, options=options)
 
 

@@ -28,6 +28,14 @@ def checksum_parts(parts: Iterable[Any], seed: int = 0) -> int:
     return state.intdigest()
 
 
+def fnv1a(data: bytes) -> int:
+    """FNV-1a, 32 bits: the same in every language."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value
+
+
 def fingerprint(text: str) -> str:
     """32 hexadecimal digits that stand for a name in a file's name."""
     return xxh3_128_hexdigest(text.encode())

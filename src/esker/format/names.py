@@ -17,7 +17,10 @@ numbers.
         00000004-00000000000000000000.tags   which rows of segment 4 carry which tag
         deletions-00000002                   which records were deleted, as bitmaps
         HEX.staged                           a segment made elsewhere, not yet a part of the shard
+        offsets  offsets.lock                how far groups have come; a kernel lock
         state  counters  lock
+    DATA/topics/00000012/members             who takes part in its groups, members.lock beside it
+    DATA/topics/00000012/members.d/0007      held for life by the member in slot 7
     DATA/archive/                            Parquet files, unless another place was named
         topic=orders/                        what a user typed, escaped as Hive does it
             _manifest.json  _lock            which files count; a kernel lock
@@ -49,6 +52,11 @@ SPARK: Final = "spark"
 STATE: Final = "state"
 COUNTERS: Final = "counters"
 LOCK: Final = "lock"
+OFFSETS: Final = "offsets"
+OFFSETS_LOCK: Final = "offsets.lock"
+MEMBERS: Final = "members"
+MEMBERS_LOCK: Final = "members.lock"
+MEMBER_LOCKS: Final = "members.d"
 TEMPORARY: Final = ".tmp"
 DELETED: Final = ".deleted"
 STAGED: Final = ".staged"
@@ -106,6 +114,11 @@ def parse_number(name: str) -> int | None:
 def parse_deleted(name: str) -> int | None:
     """The number of a topic that was deleted, from what is left of its directory."""
     return parse_number(name[: -len(DELETED)]) if name.endswith(DELETED) else None
+
+
+def member(slot: int) -> str:
+    """The lock of the member in a slot."""
+    return f"{slot:04d}"
 
 
 def segment(segment_id: int, base: int, *, sealed: bool) -> str:

@@ -71,6 +71,18 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
+class Mutex(Protocol):
+    """A kernel lock that is taken for moments, again and again, by many processes.
+
+    It keeps processes apart, not threads: whoever shares one between threads has a lock of his own
+    around it. When its holder dies, the next one gets it, and what was guarded is as he left it.
+    """
+
+    def take(self) -> None: ...
+    def give(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Files(Protocol):
     """A file system."""
 
@@ -85,6 +97,7 @@ class Files(Protocol):
     def kind(self, path: str) -> str: ...
     def lock(self, path: str, note: str, *, wait: bool = False) -> Lock | Holder: ...
     def holder(self, path: str) -> Holder | None: ...
+    def mutex(self, path: str) -> Mutex: ...
     def random(self, size: int) -> bytes: ...
     def boot_id(self) -> bytes: ...
     def pid(self) -> int: ...
@@ -243,9 +256,45 @@ class RealLock:
         self.release()
 
 
+_TAKE: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_GIVE: Final = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+
+
+class RealMutex:
+    """A lock file that stays open, so that taking it is one call and giving it back another."""
+
+    __slots__ = ("_file", "path")
+
+    def __init__(self, file: RealFile) -> None:
+        self.path = file.path
+        self._file = file
+
+    def take(self) -> None:
+        """Wait for it, and have it."""
+        try:
+            if _OFD:
+                fcntl.fcntl(self._file._fd, fcntl.F_OFD_SETLKW, _TAKE)
+            else:
+                fcntl.flock(self._file._fd, fcntl.LOCK_EX)
+        except OSError as problem:
+            raise told(problem, "lock", self.path) from problem
+
+    def give(self) -> None:
+        try:
+            if _OFD:
+                fcntl.fcntl(self._file._fd, fcntl.F_OFD_SETLK, _GIVE)
+            else:
+                fcntl.flock(self._file._fd, fcntl.LOCK_UN)
+        except OSError as problem:
+            raise told(problem, "unlock", self.path) from problem
+
+    def close(self) -> None:
+        self._file.close()
+
+
 def _unlock(fd: int) -> None:
     if _OFD:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _GIVE)
     else:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
@@ -375,7 +424,7 @@ class RealFiles:
     def _take(fd: int, wait: bool) -> None:
         if _OFD:
             order = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
-            fcntl.fcntl(fd, order, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            fcntl.fcntl(fd, order, _TAKE)
         else:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
@@ -388,14 +437,17 @@ class RealFiles:
         try:
             label = self._label(file._fd)
             if _OFD:
-                asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-                said = fcntl.fcntl(file._fd, fcntl.F_OFD_GETLK, asked)
+                said = fcntl.fcntl(file._fd, fcntl.F_OFD_GETLK, _TAKE)
                 return label if _FLOCK.unpack(said)[0] != fcntl.F_UNLCK else None
             return label if label.pid and os.path.exists(f"/proc/{label.pid}") else None
         except OSError as problem:
             raise told(problem, "look at", path) from problem
         finally:
             file.close()
+
+    def mutex(self, path: str) -> RealMutex:
+        """A lock for moments; the file is made if need be."""
+        return RealMutex(_regular(path, os.O_RDWR | os.O_CREAT, "lock"))
 
     @staticmethod
     def _label(fd: int) -> Holder:
@@ -506,6 +558,15 @@ def content_of(files: Files, path: str, most: int = 1 << 62) -> bytes:
         return file.read(0, min(file.size(), most))
     finally:
         file.close()
+
+
+def sync_file(files: Files, path: str) -> None:
+    """Make the bytes of a file durable, also those that were stored through a mapped page."""
+    page = files.open(path, "rw")
+    try:
+        page.sync()
+    finally:
+        page.close()
 
 
 def replace_file(files: Files, path: str, data: bytes) -> None:

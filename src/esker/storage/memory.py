@@ -72,6 +72,26 @@ class MemoryLock:
         self._held.pop(self._path, None)
 
 
+class MemoryMutex:
+    """A lock for moments. There is one process, and its threads have locks of their own."""
+
+    __slots__ = ("_held", "path")
+
+    def __init__(self, held: dict[str, Holder], path: str) -> None:
+        self._held = held
+        self.path = path
+
+    def take(self) -> None:
+        assert self.path not in self._held, f"{self.path} is taken, and nobody else would give it"
+        self._held[self.path] = Holder(os.getpid(), "")
+
+    def give(self) -> None:
+        self._held.pop(self.path, None)
+
+    def close(self) -> None:
+        pass
+
+
 class MemoryFiles:
     """A file system that forgets everything with the last reference to it."""
 
@@ -86,6 +106,8 @@ class MemoryFiles:
             if path in self.files or path in self.dirs:
                 raise told(OSError(errno.EEXIST, "File exists"), "create", path)
             self.files[path] = bytearray()
+        elif path in self.pages:
+            return MemoryFile(path, self.pages[path].obj)
         elif path not in self.files:
             raise told(FileNotFoundError(errno.ENOENT, "No such file"), "open", path)
         return MemoryFile(path, self.files[path])
@@ -141,7 +163,9 @@ class MemoryFiles:
         )
 
     def kind(self, path: str) -> str:
-        return "file" if path in self.files else "dir" if path in self.dirs else ""
+        if path in self.files or path in self.pages:
+            return "file"
+        return "dir" if path in self.dirs else ""
 
     def lock(self, path: str, note: str, *, wait: bool = False) -> MemoryLock | Holder:
         if path in self.held:
@@ -151,6 +175,9 @@ class MemoryFiles:
 
     def holder(self, path: str) -> Holder | None:
         return self.held.get(path)
+
+    def mutex(self, path: str) -> MemoryMutex:
+        return MemoryMutex(self.held, path)
 
     def random(self, size: int) -> bytes:
         return os.urandom(size)

@@ -38,6 +38,7 @@ from esker.storage.files import (
     Files,
     Holder,
     Mode,
+    Mutex,
     absolute,
     base_name,
     content_of,
@@ -202,6 +203,9 @@ class ObjectFiles:
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
         raise self._cannot("map", path)
+
+    def mutex(self, path: str) -> Mutex:
+        raise self._cannot("lock", path)
 
     @staticmethod
     def _cannot(doing: str, path: str) -> StorageError:

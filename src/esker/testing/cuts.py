@@ -8,7 +8,8 @@ A `Cut` is the power going at one moment. It lists everything that is then undec
     a sector      it holds any of the contents it had since the last sync, independently of others;
                   one within the size whose content was lost holds zeros, junk, or what a deleted
                   file had there
-    a page        a mapped page is old, empty or new
+    a page        a mapped page is old, new, or between: empty if it was never synced, else every
+                  other sector of each
 
 So data may survive without its size, size without data, later writes without earlier ones, a file
 without a name, a name without content, and a deleted file may be back. All of it is legal on some
@@ -140,6 +141,15 @@ class Grave(NamedTuple):
     content: bytes
 
 
+def _half(inode: Inode) -> bytes:
+    """A mapped page between old and new: empty if it was never synced, else every other sector."""
+    old, new, step = inode.durable, bytes(inode.cache), inode.sector
+    if len(old) < len(new):
+        return bytes(len(new))
+    sectors = range(0, len(new), step)
+    return b"".join((old if at // step % 2 else new)[at : at + step] for at in sectors)
+
+
 class _File:
     """What is undecided about one file."""
 
@@ -195,7 +205,7 @@ class _File:
         inode = self.inode
         if self.page_at >= 0:
             which = taken[self.page_at]
-            page = (inode.durable, bytes(len(inode.cache)), bytes(inode.cache))[which]
+            page = (inode.durable, _half(inode), bytes(inode.cache))[which]
             return page, content_digest(page), False
         if not self.sectors and len(self.sizes) == 1:
             return inode.durable, inode.digest(), False

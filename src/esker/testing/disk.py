@@ -401,6 +401,16 @@ class SimulatedDisk:
             raise Crash("the machine is off")
         return self._locks.get(path)
 
+    def mutex(self, path: str) -> SimulatedMutex:
+        """A lock for moments. It is one of the `locks` while it is held."""
+        folder, name = self._place(path, "lock")
+        new = name not in folder.entries
+        call = self._enter("lock" if new else "open", path)
+        if new:
+            self._move((folder, name, self._new()))
+        self._leave(call)
+        return SimulatedMutex(self, path)
+
     def random(self, size: int) -> bytes:
         if self._random is None:
             self._random = random.Random(self._dice)
@@ -557,6 +567,34 @@ class SimulatedLock:
 
     def __del__(self) -> None:
         self.release()
+
+
+class SimulatedMutex:
+    """A lock that is taken for moments. Taking it can fail; it changes nothing on the disk."""
+
+    __slots__ = ("_disk", "path")
+
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+
+    def take(self) -> None:
+        self._disk._enter("open", self.path)
+        locks = self._disk._locks
+        if self.path in locks:
+            raise AssertionError(f"nobody is left to release {self.path}: this would wait for ever")
+        locks[self.path] = Holder(self._disk._pid, "")
+        try:
+            self._disk._leave(None)
+        except BaseException:
+            self.give()
+            raise
+
+    def give(self) -> None:
+        self._disk._locks.pop(self.path, None)
+
+    def close(self) -> None:
+        self.give()
 
 
 def _poked(content: bytes, position: int, data: bytes) -> bytes:

@@ -89,14 +89,18 @@ class Inode:
 
     def sync(self) -> None:
         """Everything up to here is on the platter."""
-        if self.pending:
+        if self.page is not None:  # stores to a mapping are no calls, and a sync takes them along
+            self.replaced, self.durable, self.pending = self.durable, bytes(self.cache), []
+        elif self.pending:
             self.replaced = self.durable
             self.durable = _applied(self.durable, self.pending, self.sector)
             self.pending = []
 
     def fail_sync(self, *, reverts: bool) -> None:
         """The kernel drops the changes and calls the pages clean. Only the size may come later."""
-        if reverts:
+        if reverts and self.page is not None:
+            self._own()[:] = self.durable.ljust(len(self.cache), b"\0")[: len(self.cache)]
+        elif reverts:
             self._own()[:] = self.durable
             self.pending = []
         elif self.pending:

@@ -47,7 +47,7 @@ from esker.format import journal as journal_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.counters import WORD
-from esker.storage.files import File, Files, Holder, Lock, Mode, base_name, join, parent
+from esker.storage.files import File, Files, Holder, Lock, Mode, Mutex, base_name, join, parent
 from esker.testing import looks
 
 _DURABLE: Final = WORD["durable"]
@@ -168,7 +168,8 @@ class Monitor:
 
     def page(self, path: str, size: int, *, writable: bool) -> Any:
         words = self.inner.page(path, size, writable=writable)
-        return Page(self, words, parent(path)) if writable and self.watches() else words
+        told = writable and self.watches() and base_name(path) == names.COUNTERS
+        return Page(self, words, parent(path)) if told else words
 
     def rename(self, old: str, new: str) -> None:
         with self.guard:
@@ -236,6 +237,9 @@ class Monitor:
 
     def holder(self, path: str) -> Holder | None:
         return self.inner.holder(path)
+
+    def mutex(self, path: str) -> Mutex:
+        return self.inner.mutex(path)
 
     def random(self, size: int) -> bytes:
         return self.inner.random(size)

@@ -28,6 +28,7 @@ from esker.storage.counters import Counters, Published
 from esker.storage.files import Files, Holder, join, size_if_there
 from esker.storage.marks import numbers
 from esker.upkeep import deletions
+from esker.upkeep.cursors import look_at_cursors
 from esker.upkeep.deletions import Deletions
 from esker.upkeep.examine import Examined, directory_flaw, examine
 from esker.upkeep.report import KINDS, Problem, Severity
@@ -112,6 +113,9 @@ def inspect_shard(
     return found
 
 
+_OURS = {names.STATE, names.COUNTERS, names.LOCK, names.OFFSETS, names.OFFSETS_LOCK}
+
+
 class _Inspector:
     """Fills an Inspection."""
 
@@ -134,6 +138,7 @@ class _Inspector:
         if not self.locked:
             found.holder = self.files.holder(join(self.folder, names.LOCK))
         self.counters()
+        look_at_cursors(self.files, found, self.store)
         self.state()
         listed = self.listing()
         if found.entry.options.durability == "ephemeral":
@@ -181,7 +186,7 @@ class _Inspector:
                 continue  # see `deletions`
             elif names.parse_tags(name) is not None:
                 continue  # an index, which is made anew when it is not whole
-            elif name not in (names.STATE, names.COUNTERS, names.LOCK):
+            elif name not in _OURS:
                 found.say("stranger", path, "not a file of Esker's")
         sealed = {(name.segment, name.base) for name in segments if name.sealed}
         kept = []

@@ -51,6 +51,7 @@ from esker.options import is_evicting
 from esker.storage.catalog import CatalogFile
 from esker.storage.files import SYSTEM_FILES, Files, Holder, absolute, join, parent, replace_file
 from esker.upkeep import mend
+from esker.upkeep.cursors import mend_cursors
 from esker.upkeep.deletions import mend_deletions
 from esker.upkeep.examine import PIECE, Examined
 from esker.upkeep.inspection import Inspection, inspect_shard
@@ -139,6 +140,10 @@ class _Repair:
             check = self._again(check)
         for found in self._shards(check, _INSIDE):
             self.inside(found, check.store or b"")
+        for found in self._shards(check, {"cursors"}):
+            with self.locked(found):
+                mend_cursors(self.files, found, check.store or b"", self.evidence, self.act,
+                             dry_run=self.dry_run)  # fmt: skip
         for problem in check.report.problems:
             if problem.kind in _TO_SET_ASIDE and self.files.kind(problem.path):
                 self.set_aside(problem.path, problem.kind, problem.reason, problem)

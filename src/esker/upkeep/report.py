@@ -26,6 +26,8 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "missing_shard": ("error", _REPAIR + ". What the shard held is lost unless a backup has it"),
     "state": ("error", _OPEN),
     "counters": ("warning", "nothing to do: only counts are concerned, and they begin again at 0"),
+    "cursors": ("error", "restore the page from a backup (an older one costs records that come "
+                "twice), or " + _REPAIR + ". The groups concerned then begin anew"),
     "header": ("error", _REPAIR),
     "foreign": ("error", _REPAIR),
     "misnamed": ("error", _REPAIR),
@@ -156,6 +158,7 @@ ACTIONS: Final[dict[str, str]] = {
     "saved": "a file that recovery would cut was copied first",
     "header": "a segment's header was made again from what its surroundings know",
     "renamed": "a segment was given back the name that its header names",
+    "cursors": "a page of group cursors was set right; groups whose slot was damaged begin anew",
     "hole": "damaged frames were replaced by a hole: readers get a Gap",
     "footer": "the directory of a sealed segment was built again from its frames",
     "linked": "a segment's header now names the segment before it, and the gap between",

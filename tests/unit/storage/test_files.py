@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from esker.storage.files import (
     on_fork,
     parent,
     replace_file,
+    sync_file,
     told,
     world_writable,
 )
@@ -210,6 +213,59 @@ def test_a_lock_has_one_holder_who_is_named_until_he_lets_go(door: Door) -> None
     assert door.files.holder(path) == Holder(door.files.pid(), "evening")
     assert not isinstance(second, Holder)
     second.release()
+
+
+def test_a_page_is_synced_by_its_name(door: Door) -> None:
+    page = door.files.page(door.path("page"), 64, writable=True)
+    page[1] = 7
+    sync_file(door.files, door.path("page"))
+    assert door.files.page(door.path("page"), 64, writable=False)[1] == 7
+
+
+def test_a_mutex_is_taken_and_given_again_and_again(door: Door) -> None:
+    mutex = door.files.mutex(door.path("mutex"))
+    for _ in range(3):
+        mutex.take()
+        mutex.give()
+    again = door.files.mutex(door.path("mutex"))
+    again.take()
+    again.give()
+    mutex.close()
+    again.close()
+
+
+@pytest.mark.parametrize("kernel", ["with OFD locks", "without"])
+def test_a_mutex_keeps_processes_apart_and_ends_with_its_holder(
+    real: Door, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    if kernel == "without":
+        monkeypatch.setattr(door_module, "_OFD", False)
+    path = real.path("mutex")
+    mutex = real.files.mutex(path)
+    began, ends = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        own = real.files.mutex(path)
+        own.take()
+        os.write(began[1], b"x")
+        os.read(ends[0], 1)
+        os._exit(0)  # without giving it back
+    os.read(began[0], 1)
+    threading.Timer(0.2, os.write, (ends[1], b"x")).start()
+    at = time.monotonic()
+    mutex.take()
+    assert time.monotonic() - at > 0.1
+    mutex.give()
+    os.waitpid(child, 0)
+    for end in (*began, *ends):
+        os.close(end)
+    os.close(mutex._file._fd)  # type: ignore[attr-defined]
+    with pytest.raises(StorageError, match="cannot lock"):
+        mutex.take()
+    with pytest.raises(StorageError, match="cannot unlock"):
+        mutex.give()
+    mutex._file._fd = -1  # type: ignore[attr-defined]
+    mutex.close()
 
 
 def test_chance_and_identity_have_their_sizes(door: Door) -> None:

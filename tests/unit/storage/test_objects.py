@@ -92,6 +92,7 @@ def test_an_object_is_written_once_from_its_beginning_to_its_end(files: ObjectFi
     for other in (
         lambda: files.remove_dir("far://bucket"),
         lambda: files.page("far://bucket/page", 4096, writable=False),
+        lambda: files.mutex("far://bucket/mutex"),
     ):
         with pytest.raises(StorageError, match="written once"):
             other()
