@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64_intdigest as xxh3
 from xxhash import xxh3_128_hexdigest
 
+from tests import fsck_queues
+
 
 class Layout:
     """Fields at fixed places: their struct format and their names."""
@@ -83,6 +85,11 @@ NAMES = {
     "catalog": rf"catalog-{N8}",
     "journal": rf"journal/{N8}\.journal",
     "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock",
+    "mutex": rf"topics/{N8}/queue/lock|topics/{N8}/queue/{N4}/lock",
+    "worker": rf"topics/{N8}/queue/workers/([0-9a-f]{{16}})",
+    "settings": rf"topics/{N8}/queue/settings",
+    "demand": rf"topics/{N8}/queue/demand",
+    "leases": rf"topics/{N8}/queue/{N4}/leases-{N8}",
     "staged": rf"topics/{N8}/{N4}/([0-9a-f]{{32}}\.staged)",
     "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
@@ -631,6 +638,7 @@ class Judge:
         self.torn: list[Problem] = []  # what a crash may leave
         self.shards: dict[tuple[str, int], Shard] = {}
         self.pending: dict[tuple[str, int], list[bytes]] = {}  # values that are to be attached
+        self.leases: dict[tuple[int, int], list[list[Any]]] = {}  # by topic and shard
         self.topics: dict[int, dict[str, Any]] = {}
         self.store = b""
         self.named: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in NAMES}
@@ -689,6 +697,17 @@ class Judge:
             found = self.parse(commit, path)
             if found:
                 self.commit(path, writer, sequence, *found)
+        self.queues()
+
+    def queues(self) -> None:
+        """§20: who holds which job."""
+        logs = {(*key, path): self.files[path] for *key, path in self.named["leases"]}
+        told = {(topic, path): self.files[path] for topic, path in self.named["settings"]}
+        problems, torn, self.leases = fsck_queues.judge(self.store, logs, told)
+        for each in problems:
+            self.problem(*each)
+        for each in torn:
+            self.crash(*each)
 
     def commit(
         self, path: str, writer: str, sequence: int, number: int, store: bytes, told: dict[str, Any]

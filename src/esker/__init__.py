@@ -16,6 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from esker.engine.verbs import OPENERS
+
 if TYPE_CHECKING:
     from esker.aio import AsyncStore, AsyncTopic, aopen
     from esker.engine.archived import ArchivedTopic, open_archive
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         InvalidPosition,
         InvalidRecord,
         JavaMissing,
+        NotAQueue,
         NotAStore,
         OffsetOutOfRange,
         PermissionRefused,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
         ReadOnlyDisk,
         ReadOnlyStore,
         RecordTooLarge,
+        StaleLease,
         StorageError,
         StoreClosed,
         StoreForked,
@@ -65,6 +69,10 @@ if TYPE_CHECKING:
         WouldBlock,
         WriterBusy,
     )
+    from esker.queues.dead import DeadJob, DeadLetters
+    from esker.queues.job import Job
+    from esker.queues.queue import Queue, QueueStats
+    from esker.queues.work import Work
     from esker.records import Gap, Offset, Record, Span, Spans
     from esker.upkeep.repair import repair
     from esker.upkeep.report import Action, Problem, Repaired, Verification
@@ -99,6 +107,12 @@ _HOMES = {
     "BatchWriter": "esker.engine.topic",
     "Topic": "esker.engine.topic",
     "verify": "esker.upkeep.verify",
+    "DeadJob": "esker.queues.dead",
+    "DeadLetters": "esker.queues.dead",
+    "Job": "esker.queues.job",
+    "Queue": "esker.queues.queue",
+    "QueueStats": "esker.queues.queue",
+    "Work": "esker.queues.work",
     "Gap": "esker.records",
     "Offset": "esker.records",
     "Record": "esker.records",
@@ -122,6 +136,8 @@ __all__ = [
     "Corruption",
     "DataGap",
     "DataLoss",
+    "DeadJob",
+    "DeadLetters",
     "DiskFull",
     "EskerError",
     "Eviction",
@@ -133,7 +149,9 @@ __all__ = [
     "InvalidPosition",
     "InvalidRecord",
     "JavaMissing",
+    "Job",
     "Maintenance",
+    "NotAQueue",
     "NotAStore",
     "Offset",
     "OffsetOutOfRange",
@@ -142,6 +160,8 @@ __all__ = [
     "Problem",
     "Progress",
     "PySparkMissing",
+    "Queue",
+    "QueueStats",
     "ReadOnlyDisk",
     "ReadOnlyStore",
     "Record",
@@ -151,6 +171,7 @@ __all__ = [
     "Slice",
     "Span",
     "Spans",
+    "StaleLease",
     "StorageError",
     "Store",
     "StoreClosed",
@@ -163,6 +184,7 @@ __all__ = [
     "TopicNotFound",
     "UnsafePath",
     "Verification",
+    "Work",
     "WouldBlock",
     "WriterBusy",
     "aopen",
@@ -171,6 +193,8 @@ __all__ = [
     "repair",
     "verify",
 ]
+
+OPENERS["queue"] = lambda: import_module("esker.queues.opening").open_queue
 
 if not TYPE_CHECKING:
 

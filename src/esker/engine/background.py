@@ -70,6 +70,7 @@ class Background:
         self._retain_now = self.retaining = False
         self.room: int | None = None  # bytes that may be sealed before the budget is looked at
         self.above = 0  # bytes above the budget that cannot be helped, at the last look
+        self._next_tending = 0.0  # when guests do what is due
         self._next_attach = 0.0  # when to look for batches that other processes have committed
         self._attached: set[str] = set()  # commits that are done with
         self._not_attached = ""  # why the last look failed
@@ -101,6 +102,11 @@ class Background:
     def retain_soon(self) -> None:
         """There is a topic with caps or ages."""
         self.retaining, self._next_retain = True, 0.0
+        self._nudge(0.0)
+
+    def tend_soon(self) -> None:
+        """A guest has come."""
+        self._next_tending = 0.0
         self._nudge(0.0)
 
     def reserve_soon(self, shard: Shard) -> None:
@@ -194,6 +200,19 @@ class Background:
             self._sync(dirty)
             for shard in dirty:
                 tally.tell(shard)
+        if self._context.guests and (
+            now >= self._next_tending or not self._context.options.background
+        ):
+            self._next_tending = now + self._context.options.sync_interval_us / 1e6
+            self._tend()
+
+    def _tend(self) -> None:
+        for guest in list(self._context.guests):
+            try:
+                guest.tend()
+            except EskerError as problem:
+                LOG.warning("%r: %s", guest, problem)
+                self.diary.failed(f"tending {guest!r}", problem)
 
     def _sync(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
@@ -269,6 +288,8 @@ class Background:
             due.append(self._next_age)
         if self._dirty:
             due.append(self._next_tick)
+        if self._context.guests:
+            due.append(self._next_tending)
         if any(shard.writing for shard in self._context.shards):
             due += (self._next_attach, self._next_retain)
         elif self.retaining:

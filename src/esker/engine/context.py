@@ -33,6 +33,7 @@ from esker.storage.maps import Fetched, Maps
 if TYPE_CHECKING:
     from esker.engine.background import Background
     from esker.engine.committer import Committer
+    from esker.engine.guests import Guest
     from esker.engine.shard import Shard
 
 
@@ -92,6 +93,7 @@ class Context:
         self.committer: Committer
         self.background: Background
         self.shards: list[Shard] = []
+        self.guests: list[Guest] = []  # what rooms above the engine have open
 
     @property
     def note(self) -> str:

@@ -29,6 +29,7 @@ from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
 from esker.engine.tiering import Tier, Tiered, tell_bounds
 from esker.engine.topic import Topic
+from esker.engine.verbs import StoreVerbs
 from esker.errors import (
     EskerError,
     InvalidOption,
@@ -66,7 +67,7 @@ MEMORY = ":memory:"
 _open_stores: set[Store] = set()  # held until closed: what is buffered is written at exit
 
 
-class Store:
+class Store(StoreVerbs):
     """One directory of topics. Use it as a context manager; closing it loses nothing."""
 
     def __init__(self, context: Context, catalog: CatalogFile) -> None:
@@ -427,6 +428,7 @@ class Store:
                 context.background.stop()
                 context.ahead.stop()
                 context.background.remove()
+                self._close_guests(problems)
                 self._close_shards(problems)
             self._let_go()
         except BaseException:  # interrupted: what was pending is lost, but nothing stays locked
@@ -450,6 +452,13 @@ class Store:
         for topic in list(self._topics.values()):
             for follower in topic._followers:
                 follower.forget()
+
+    def _close_guests(self, problems: list[BaseException]) -> None:
+        for guest in self._context.guests:
+            try:
+                guest.close()
+            except EskerError as problem:
+                problems.append(problem)
 
     def _close_shards(self, problems: list[BaseException]) -> None:
         context = self._context

@@ -46,7 +46,8 @@ FOOTER: Final = 4  # the frame directory, last frame of a sealed segment
 HOLE: Final = 5  # zeros: records were damaged here, and a repair has declared them lost
 DELETION: Final = 6  # bitmaps of deleted records; in a file of its own, see marks.py
 PLACE: Final = 7  # JSON: where the rest of a sealed segment lies, see place.py
-KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE, DELETION, PLACE))
+LEASES: Final = 8  # MessagePack: what happened to leases; in a file of its own, see leases.py
+KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE, DELETION, PLACE, LEASES))
 
 # codecs
 PLAIN: Final = 0
