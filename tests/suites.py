@@ -32,6 +32,7 @@ FLOORS: Final = {
     "corruptions": 200_000,
     "real kills": 3_000,
     "model steps": 50_000,
+    "queue kills": 60,
     "schedules": 5_000,
     "mutants": 130,
     "spark worker kills": 60,

@@ -16,7 +16,14 @@ from esker.engine.context import Context
 from esker.errors import InvalidOption, NotAQueue, TopicNotFound, nearest
 from esker.format import names
 from esker.format.queue import QueueOptions
-from esker.options import TIME_US_MAX, TopicOptions, duration_us, size_bytes, topic_name
+from esker.options import (
+    TIME_US_MAX,
+    TopicOptions,
+    duration_us,
+    size_bytes,
+    topic_name,
+    topic_options,
+)
 from esker.queues.lane import Lane
 from esker.queues.queue import Queue
 from esker.storage.files import join
@@ -112,22 +119,22 @@ def _topic(store: Store, name: str, given: dict[str, Any], for_topic: dict[str, 
     if entry is None:
         if store._context.read_only:
             raise TopicNotFound(f"no topic {name!r} in {store.path}; {nearest(name, list(store))}")
-        wanted = dict(for_topic)
-        lanes = wanted.get("shards", 1)
+        made = dict(for_topic)
+        lanes = made.get("shards", 1)
         if isinstance(lanes, int) and not isinstance(lanes, bool):
-            wanted["shards"] = lanes * given.get("priorities", 1)
-        _check_class(name, wanted.get("durability", "disk"))
-        return store.create(name, exist_ok=True, **wanted)
+            made["shards"] = lanes * given.get("priorities", 1)
+        _check_class(name, made.get("durability", "disk"))
+        return store.create(name, exist_ok=True, **made)
     if for_topic:
         shards = for_topic.pop("shards", None)
-        made = entry.options.shards // given.get("priorities", 1)
-        if shards not in (None, made, entry.options.shards):
+        each = entry.options.shards // given.get("priorities", 1)
+        if shards not in (None, each, entry.options.shards):
             raise InvalidOption(
                 f"shards={shards}: queue {name!r} has {entry.options.shards}, and keeps them"
             )
-        known = msgspec.structs.asdict(entry.options)
-        other = [f"{word}={value!r}" for word, value in for_topic.items()
-                 if known.get(word, value) != value]  # fmt: skip
+        wanted = topic_options(entry.options, **for_topic)
+        other = [f"{field}={getattr(wanted, field)!r}" for field in TopicOptions.__struct_fields__
+                 if getattr(wanted, field) != getattr(entry.options, field)]  # fmt: skip
         if other:
             raise InvalidOption(
                 f"topic {name!r} is there with other options than {', '.join(other)}; change them "
