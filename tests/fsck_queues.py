@@ -95,9 +95,7 @@ def judge(
         if not log.begins:
             problems.append((path, 64, "a log of leases that begins without a snapshot"))
         if number != newest[topic, shard]:
-            if not log.ended:
-                problems.append((path, 64, "a log of leases that has not ended, before another"))
-            continue
+            continue  # its end may be missing: the next one was durable before it was
         events[topic, shard] = log.events
         if log.ended:
             torn.append((path, 64, "the next log of leases is not there"))

@@ -21,8 +21,7 @@ from esker.queues.lane import Lane
 from esker.queues.leases import State
 from esker.records import Gap, Record
 
-AHEAD: Final = 256  # records that are read at once, should claims be small
-AHEAD_BYTES: Final = 1 << 20
+AHEAD_BYTES: Final = 256 << 10  # that are read at once, should claims be small
 PARKED_MAX: Final = 100_000  # jobs that wait for their keys; behind them nobody looks
 SCAN_MAX: Final = 4_096  # fresh records that one claim looks at, beyond what it takes
 
@@ -46,9 +45,10 @@ class Taken(NamedTuple):
     deliveries: list[int]
     gaps: list[Gap]
     moving: bool  # jobs were given up, and are to be copied
+    more: bool  # there is more to look at: what came were jobs for later, or for their keys
 
 
-NOTHING: Final = Taken(0, 0, [], [], [], False)
+NOTHING: Final = Taken(0, 0, [], [], [], False, False)
 
 
 class Missing(NamedTuple):
@@ -71,7 +71,7 @@ class Pile:
         self.keys: list[int] = []
         self.delayed: list[int] = []
         self.parked: list[int] = []
-        self.gone: list[int] = []
+        self.gone: list[tuple[int, int]] = []
         self.gaps: list[Gap] = []
         self.dead: list[int] = []
 
@@ -100,7 +100,7 @@ class Pile:
         return head != offset
 
     def miss(self, missing: Missing) -> None:
-        self.gone += range(missing.first, missing.end)
+        self.gone.append((missing.first, missing.end))
         if missing.gap is not None:
             self.gaps.append(missing.gap)
 
@@ -128,7 +128,7 @@ def claim(lane: Lane, want: Want, attached: Callable[[], int]) -> Taken:
     looked: set[int] = set()
     try:
         _take_due(lane, want, pile, looked, mono, wall)
-        _take_fresh(lane, want, pile)
+        more = _take_fresh(lane, want, pile)
         if pile.gaps and want.telling:
             pile.records, pile.keys = [], []  # whoever is told has nothing in hand
         until = mono + want.lease_us
@@ -142,7 +142,7 @@ def claim(lane: Lane, want: Want, attached: Callable[[], int]) -> Taken:
     finally:
         state.put_back(looked)  # those that were not there to be read, too
     moving = bool(pile.dead and lane.options.dead_letter)
-    return Taken(number, until, pile.records, deliveries, pile.gaps, moving)
+    return Taken(number, until, pile.records, deliveries, pile.gaps, moving, more)
 
 
 def _take_due(lane: Lane, want: Want, pile: Pile, looked: set[int], mono: int, wall: int) -> None:
@@ -163,12 +163,15 @@ def _take_due(lane: Lane, want: Want, pile: Pile, looked: set[int], mono: int, w
                 pile.miss(found) if isinstance(found, Missing) else pile.add(found)
 
 
-def _take_fresh(lane: Lane, want: Want, pile: Pile) -> None:
+def _take_fresh(lane: Lane, want: Want, pile: Pile) -> bool:
+    """Look at what nobody had; whether there is more to be looked at."""
     at, looked = lane.state.cursor, 0
     room = PARKED_MAX - sum(map(len, lane.state.parked.values())) if lane.options.ordered else 1
-    while len(pile.records) < want.most and looked < SCAN_MAX + want.most:
+    while len(pile.records) < want.most:
         if len(pile.parked) // 2 >= room:
-            return
+            return False
+        if looked >= SCAN_MAX:
+            return True
         seen = at
         for found in _ahead(lane, at, want.most - len(pile.records)):
             if isinstance(found, Missing):
@@ -176,10 +179,11 @@ def _take_fresh(lane: Lane, want: Want, pile: Pile) -> None:
                 at = found.end
             else:
                 pile.add(found)
+                looked += len(found)
                 at = found[-1].offset + 1
         if at == seen:
-            return
-        looked += at - seen
+            return False
+    return False
 
 
 def _events(
@@ -192,7 +196,8 @@ def _events(
         events.append(fmt.Parked(pile.parked))
     if pile.gone:
         reason = pile.gaps[0].reason if pile.gaps else "deleted"
-        events.append(fmt.Gone(runs_of(sorted(pile.gone)), reason))
+        runs = [n for first, end in sorted(pile.gone) for n in (first, end - first)]
+        events.append(fmt.Gone(runs, reason))
     if pile.dead:
         events.append(given_up(lane, pile.dead, attached))
     if pile.records:
@@ -281,11 +286,10 @@ def _ahead(lane: Lane, first: int, most: int) -> Iterator[list[Record] | Missing
             yield known.records[row : row + most]
             return
     lane.ahead = None
-    end = min(view.visible, first + max(most, AHEAD))
-    if end <= first:
+    if view.visible <= first:
         return
     left = most
-    for found in read(lane, first, end):
+    for found in read(lane, first, view.visible):
         if isinstance(found, Missing):
             yield found
             continue

@@ -283,14 +283,20 @@ class State:
         else:
             heappush(heap, (lease.until, next(self._serial), lease))
 
-    def _acked(self, event: fmt.Acked | fmt.Purged) -> None:
+    def _acked(self, event: fmt.Acked) -> None:
         for offset in offsets_of(event.runs):
             self._finish(offset)
 
-    def _gone(self, event: fmt.Gone) -> None:
-        for offset in offsets_of(event.runs):
-            self._finish(offset)
-        self.gone += fmt.count_of(event.runs)
+    def _cleared(self, event: fmt.Gone | fmt.Purged) -> None:
+        """Nobody is to have these; a power cut may take millions of them at once."""
+        for first, many in _pairs(event.runs):
+            for offset in range(first, min(first + many, self.cursor)):
+                self._finish(offset)
+            if first + many > self.cursor:
+                self._reach(first)
+                self.cursor = first + many
+        if isinstance(event, fmt.Gone):
+            self.gone += fmt.count_of(event.runs)
 
     def _nacked(self, event: fmt.Nacked) -> None:
         for offset in offsets_of(event.runs):
@@ -449,12 +455,12 @@ _HOW: dict[type, Any] = {
     fmt.Booted: State._booted,
     fmt.Delayed: State._delayed,
     fmt.Parked: State._parked,
-    fmt.Gone: State._gone,
+    fmt.Gone: State._cleared,
     fmt.Dead: State._dead,
     fmt.Moved: State._moved,
     fmt.Settled: State._settled,
     fmt.Requeued: State._requeued,
-    fmt.Purged: State._acked,
+    fmt.Purged: State._cleared,
     fmt.Paused: State._paused,
     fmt.Ended: State._ended,
     fmt.Snapshot: State._load,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -256,6 +257,8 @@ class Queue:
                 if dead:
                     lane.commit([fmt.Died(worker) for worker in dead])
             taken = claim(lane, want, lambda: self._mover.attached(lane))
+            while taken.more and not taken.records and not taken.gaps:
+                taken = claim(lane, want, lambda: self._mover.attached(lane))
         if self.options.leases_durable and taken is not NOTHING:
             lane.settle()
         return taken
@@ -550,29 +553,25 @@ class Queue:
                     lane.settle()
                 except Poisoned as problem:
                     LOG.warning("%s", problem)
-            if lane.state.moving:
-                self._mover.run(lane)
         if now >= self._next_floor:
             self._next_floor = now + FLOOR_US
-            self._forget()
+            for lane in self._lanes:
+                if lane.poison is None:
+                    self._look_after(lane)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_US
             self._crew.sweep()
 
-    def _forget(self) -> None:
-        """Drop the segments of which every job is done, from the shards that we write."""
-        for lane in self._lanes:
-            shard = self.topic._shards[lane.number]
-            segments = shard.segments
-            if not shard.writing or len(segments) < 2 or lane.poison is not None:
-                continue
-            with lane as state:
-                floor = state.floor()
-            if floor >= segments[1].base and floor > shard.earliest:
-                try:
-                    removal.forget_before(shard, floor)
-                except WriterBusy:
-                    continue
+    def _look_after(self, lane: Lane) -> None:
+        """Make copies that others have left to be made; drop segments of which all is done."""
+        with lane as state:
+            floor = state.floor()
+        self._mover.run(lane)
+        shard = self.topic._shards[lane.number]
+        segments = shard.segments
+        if shard.writing and len(segments) > 1 and floor >= segments[1].base:
+            with suppress(WriterBusy):
+                removal.forget_before(shard, floor)
 
     def close(self) -> None:
         """Everything durable; our jobs may be claimed by others."""
