@@ -84,6 +84,11 @@ class Cohort:
             self._withdraw(want.worker)
             window.done.set()
 
+    def close(self) -> None:
+        """Let go of the page."""
+        with self._lock:
+            self._page = None
+
     def _slot(self, worker: int) -> int:
         return worker % SLOTS * WORDS
 
@@ -91,22 +96,24 @@ class Cohort:
         with self._lock:
             if self._page is None:
                 self._page = self._context.files.page(self._path, SLOTS * WORDS * 8, writable=True)
+            page = self._page
         now = int(self._context.clock.monotonic() * 1e6)
         at = self._slot(want.worker)
-        self._page[at + 1], self._page[at + 2] = want.most, now + 2 * self.jitter
-        self._page[at] = want.worker
+        page[at + 1], page[at + 2] = want.most, now + 2 * self.jitter
+        page[at] = want.worker
 
     def _withdraw(self, worker: int) -> None:
-        at = self._slot(worker)
-        if self._page is not None and self._page[at] == worker:
-            self._page[at] = 0
+        at, page = self._slot(worker), self._page
+        if page is not None and page[at] == worker:
+            page[at] = 0
 
     def _share(self, worker: int, own: int) -> int:
         """How much of what is there we may take, with others waiting."""
-        now = int(self._context.clock.monotonic() * 1e6)
+        now, page = int(self._context.clock.monotonic() * 1e6), self._page
+        slots = range(0, SLOTS * WORDS, WORDS) if page is not None else ()
         others = sum(
-            min(self._page[at + 1], 1 << 20) for at in range(0, SLOTS * WORDS, WORDS)
-            if self._page[at] not in (0, worker) and self._page[at + 2] > now
+            min(page[at + 1], 1 << 20) for at in slots
+            if page[at] not in (0, worker) and page[at + 2] > now
         )  # fmt: skip
         ready = self.ready() if others else own
         return own if ready >= own + others else max(1, -(-ready * own // (own + others)))

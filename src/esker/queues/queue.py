@@ -402,7 +402,8 @@ class Queue:
         """Call `handler` with every job, in so many threads; returns how many were acked.
 
         A handler that raises has its job nacked with back-off; `on_error` is told. Returns when
-        nothing came for `wait` seconds; a KeyboardInterrupt gives back what is in hand.
+        nothing came for `wait` seconds. After a KeyboardInterrupt handlers that run are waited for,
+        and what was claimed and not begun is given back.
         """
         check_count("workers", workers, 1)
         return process(self, handler, workers, lease, check_timeout(wait), on_error)
@@ -584,6 +585,7 @@ class Queue:
                 problems.append(problem)
             lane.close()
         self._crew.leave()
+        self._cohort.close()
         self._ring()
         for first in problems:
             raise first

@@ -6,7 +6,8 @@ it `lost`; so does a deadline that passes because renewals fail. A lost job is n
 tries gets StaleLease, and the handler may look at `job.lost`, or call `job.check()`.
 
     with job:       leaving the block acks; an exception nacks with back-off; an interrupt releases
-    no with:        coming for the next job acks the last one that this thread had
+    no with:        coming for the next job acks the last one; leaving the loop with one in hand
+                    nacks it, as nobody can tell why it was left
 """
 
 from __future__ import annotations
@@ -45,27 +46,37 @@ class Work:
         self._claiming = False
         self._stopped = threading.Event()
         self._renewer: threading.Thread | None = None
-        self._mine = threading.local()
-        self.acked = 0
-        self.lost = 0
+        self._loops = 0
 
     # ---- handing out ---------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Job]:
-        return self
+        """The loop of one thread. When the last one is left, in whatever way, all is closed."""
+        with self._room:
+            self._loops += 1
+        job: Job | None = None
+        try:
+            while (job := self._next()) is not None:
+                yield job
+                self._done_with(job)
+        finally:
+            if job is not None and not job.settled and not job.lost:
+                give_up(job, None)  # the loop was left with it in hand
+            with self._room:
+                self._loops -= 1
+                last = not self._loops
+            if last:
+                self.close()
 
-    def __next__(self) -> Job:
-        self._done_with_last()
+    def _next(self) -> Job | None:
         deadline = None if self._wait is None else self._clock.monotonic() + self._wait
         while not self._stopped.is_set():
             job = self._take(deadline)
             if job is not None:
-                self._mine.job = job
                 return job
             if deadline is not None and self._clock.monotonic() >= deadline:
                 break
-        self._close_if_idle()
-        raise StopIteration
+        return None
 
     def _take(self, deadline: float | None) -> Job | None:
         """A job that is there, or that this thread claims for everybody."""
@@ -101,19 +112,14 @@ class Work:
         gone = [job for job in self._out if job.settled or job.lost]
         self._out.difference_update(gone)
 
-    def _done_with_last(self) -> None:
-        job: Job | None = getattr(self._mine, "job", None)
-        self._mine.job = None
-        if job is None:
-            return
+    def _done_with(self, job: Job) -> None:
+        """Whoever comes for the next job has done the last one, unless he said otherwise."""
         try:
             if not job.settled and not job.lost:
                 job.ack()
         except StaleLease as problem:
             LOG.warning("%s", problem)
         with self._room:
-            self.acked += job.settled
-            self.lost += job.lost
             self._drop_settled()
             self._room.notify_all()
 
@@ -172,12 +178,6 @@ class Work:
         if renewer is not None and renewer is not threading.current_thread():
             renewer.join(5)
 
-    def _close_if_idle(self) -> None:
-        with self._room:
-            idle = not self._out
-        if idle or self._stopped.is_set():
-            self.close()
-
     def __enter__(self) -> Work:
         return self
 
@@ -185,9 +185,6 @@ class Work:
         self, kind: type[BaseException] | None, problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        job: Job | None = getattr(self._mine, "job", None)
-        if kind is not None and job is not None and not job.settled:
-            job.__exit__(kind, problem, trace)
         self.close()
 
 
@@ -199,6 +196,8 @@ def process(
     work = Work(queue, workers, lease, wait)
     problems: list[BaseException] = []
     done = [0] * workers
+    # not by joining: an interrupt there makes Python take the thread for one that has ended
+    ended = [threading.Event() for _ in range(workers)]
 
     def run(place: int) -> None:
         try:
@@ -215,6 +214,8 @@ def process(
         except BaseException as problem:
             problems.append(problem)
             work.stop()
+        finally:
+            ended[place].set()
 
     threads = [
         threading.Thread(target=run, args=(place,), name=f"esker-work-{place}", daemon=True)
@@ -223,13 +224,14 @@ def process(
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.1)
+        for event in ended:
+            event.wait()
     finally:
         work.stop()
-        for thread in threads:
-            thread.join()
+        for event, thread in zip(ended, threads, strict=True):
+            if thread.ident is not None:  # it was started
+                event.wait()
+                thread.join()
         work.close()
     for first in problems:
         raise first
