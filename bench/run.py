@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import esker
-from bench import append, cold, durable, life, read, recovery, scale
+from bench import append, cold, durable, life, queues, read, recovery, scale
 from bench.measure import RESULTS, Row, table, write_results
 from bench.peers import PEERS, installed, version
 from bench.setting import Setting
@@ -47,6 +47,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "delete": life.delete_by_tag,
     "evict": life.evict,
     "cold": cold.cold,
+    "queues": queues.queues,
 }
 
 

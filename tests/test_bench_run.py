@@ -44,6 +44,10 @@ EXPECTED = [
     (r"append\(wait=True\), 99th of a hundred, meanwhile", "µs", 1),
     (r"append\(wait=True\), 99th of a hundred, cold store answers in 2 s", "µs", 1),
     (r"read a cold segment of \d+ MiB, verified; raw: .*", "ms", 1),
+    ("claim and ack jobs, in batches of 100", "µs/job", 2),
+    ("claim and ack jobs, one by one", "µs/job", 1),
+    (r"claim and ack 100 jobs, [\d,]+ ready and [\d,]+ leased; raw: .*", "µs", 1),
+    (r"[\d,]+ jobs ready and [\d,]+ leased: resident", "MB", 1),
 ]
 
 

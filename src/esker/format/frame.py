@@ -137,6 +137,16 @@ def data_header(
     return prefix + _CHECK.pack(checksum(prefix, (salt + position) & MASK64))
 
 
+def lease_header(
+    position: int, salt: int, size: int, count: int, now: int, synced: int, body_checksum: int
+) -> bytes:
+    """`encode_header` for leases, by position: one is made for every claim and every ack."""
+    prefix = _PREFIX.pack(
+        MAGIC, VERSION, LEASES, PLAIN, 0, size, size, count, 0, now, now, synced, 0, body_checksum
+    )
+    return prefix + _CHECK.pack(checksum(prefix, (salt + position) & MASK64))
+
+
 def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Damage:
     """The header at data[at:at+64], which lies at `position` of its file."""
     if len(data) - at < HEADER_SIZE:

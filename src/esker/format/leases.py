@@ -244,11 +244,9 @@ def encode_frame(
     """One operation, as it is written at `position`."""
     body = _encoder.encode(events)
     size = len(body)
-    head, _ = frame.encode_header(
-        kind=frame.LEASES, position=position, salt=salt, body_size=size, raw_size=size,
-        body_checksum=checksum(body, salt), count=len(events), min_timestamp=now_us,
-        max_timestamp=now_us, synced=synced & 0xFFFFFFFF,
-    )  # fmt: skip
+    head = frame.lease_header(
+        position, salt, size, len(events), now_us, synced & 0xFFFFFFFF, checksum(body, salt)
+    )
     return head + body + bytes(-size & 7)
 
 

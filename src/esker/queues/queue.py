@@ -351,14 +351,13 @@ class Queue:
         for grant, some in by_grant.items():
             lane, number, worker = self._lanes[grant.lane], grant.number, grant.worker
             with lane as state:
-                good: list[Job] = []
-                for job in some:
-                    if state.holds(job.record.offset, worker, number):
-                        good.append(job)
-                    else:
-                        lost.append((job, state.whereabouts(job.record.offset)))
+                good = [job for job in some if state.holds(job.record.offset, worker, number)]
+                if len(good) < len(some):
+                    lost += [(job, state.whereabouts(job.record.offset))
+                             for job in some if job not in good]  # fmt: skip
                 if good:
-                    offsets = sorted({job.record.offset for job in good})
+                    offsets = sorted({job.record.offset for job in good}) if len(good) > 1 \
+                        else [good[0].record.offset]  # fmt: skip
                     events = tell(lane, number, worker, offsets)
                     if events:
                         lane.commit(events)
