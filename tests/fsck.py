@@ -24,11 +24,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from struct import Struct, error, pack, unpack, unpack_from
+from struct import Struct, error, unpack, unpack_from
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest as xxh3
 from xxhash import xxh3_128_hexdigest
+
+from tests import fsck_groups, fsck_queues
 
 
 class Layout:
@@ -84,6 +86,11 @@ NAMES = {
     "journal": rf"journal/{N8}\.journal",
     "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
     rf"|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
+    "mutex": rf"topics/{N8}/queue/lock|topics/{N8}/queue/{N4}/lock",
+    "worker": rf"topics/{N8}/queue/workers/([0-9a-f]{{16}})",
+    "settings": rf"topics/{N8}/queue/settings",
+    "demand": rf"topics/{N8}/queue/demand",
+    "leases": rf"topics/{N8}/queue/{N4}/leases-{N8}",
     "staged": rf"topics/{N8}/{N4}/([0-9a-f]{{32}}\.staged)",
     "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
@@ -573,43 +580,6 @@ def counters(data: bytes) -> tuple[tuple[int, ...], list[tuple[int, str]]]:
     return words, flaws
 
 
-def offsets(
-    data: bytes, store: bytes, topic: int, shard: int
-) -> tuple[dict[str, int], list[tuple[int, str]]]:
-    """§20: the cursors of groups by their names, and what is wrong with the page."""
-    if not any(data):
-        return {}, []
-    if len(data) != 65_664:
-        return {}, [(0, "page of offsets does not have 65,664 bytes")]
-    found: dict[str, int] = {}
-    flaws = []
-    head = pack("<8sQQQ16s", b"ESKOFFS\0", 1, topic, shard, store)
-    if any(data[:8]) and data[:128] != (head + pack("<Q", xxh3(head))).ljust(128, b"\0"):
-        flaws.append((0, "header of a page of offsets"))
-    seed = xxh3(pack("<16sQQ", store, topic, shard))
-    for number in range(512):
-        slot = data[128 * number + 128 :][:128]
-        name, terms = slot[:48], []
-        words = unpack("<10Q", slot[48:])
-        for base, head_word in (words[:2], words[2:4]):
-            check = xxh3(name + pack("<QQ", base, head_word >> 32), seed ^ number)
-            if head_word and head_word & 0xFFFFFFFF == check & 0xFFFFFFFF:
-                terms.append((head_word >> 44, base))
-        if not words[1] and not words[3]:
-            continue
-        if not terms:
-            flaws.append((128 * number + 128, "a slot without a whole term"))
-            continue
-        generation, base = max(terms)  # in tests they never go round
-        check = xxh3(name + pack("<QQ", base, generation << 12), seed ^ number)
-        cell = words[4 + generation % 4]
-        delta = cell & (1 << 36) - 1
-        if cell >> 36 != xxh3(pack("<Q", delta), check) >> 36:
-            flaws.append((128 * number + 128, "a cell that does not match its checksum"))
-        found[name.rstrip(b"\0").decode()] = base + delta
-    return found, flaws
-
-
 # ---- the store -------------------------------------------------------------------------------
 
 
@@ -674,6 +644,7 @@ class Judge:
         self.torn: list[Problem] = []  # what a crash may leave
         self.shards: dict[tuple[str, int], Shard] = {}
         self.pending: dict[tuple[str, int], list[bytes]] = {}  # values that are to be attached
+        self.leases: dict[tuple[int, int], list[list[Any]]] = {}  # by topic and shard
         self.topics: dict[int, dict[str, Any]] = {}
         self.cursors: dict[tuple[int, int, str], int] = {}  # of groups: topic, shard, name
         self.store = b""
@@ -722,7 +693,7 @@ class Judge:
             if self.files[path] and self.files[path][:1] != b"{":
                 self.problem(path, 0, "a lock that does not say who holds it")
         for topic, shard, path in self.named["offsets"]:
-            cursors, flaws = offsets(self.files[path], self.store, topic, shard)
+            cursors, flaws = fsck_groups.offsets(self.files[path], self.store, topic, shard)
             self.cursors |= {(topic, shard, name): at for name, at in cursors.items()}
             for at, what in flaws:
                 self.problem(path, at, what)
@@ -738,6 +709,17 @@ class Judge:
             found = self.parse(commit, path)
             if found:
                 self.commit(path, writer, sequence, *found)
+        self.queues()
+
+    def queues(self) -> None:
+        """§20: who holds which job."""
+        logs = {(*key, path): self.files[path] for *key, path in self.named["leases"]}
+        told = {(topic, path): self.files[path] for topic, path in self.named["settings"]}
+        problems, torn, self.leases = fsck_queues.judge(self.store, logs, told)
+        for each in problems:
+            self.problem(*each)
+        for each in torn:
+            self.crash(*each)
 
     def commit(
         self, path: str, writer: str, sequence: int, number: int, store: bytes, told: dict[str, Any]

@@ -421,6 +421,27 @@ def test_a_gap_before_a_batch_stays_as_it_was() -> None:
     assert esker.verify(ROOT, files=disk).problems == []
 
 
+def test_who_dies_after_attaching_leaves_a_shard_that_is_brought_in_order() -> None:
+    disk = SimulatedDisk(seed=1)
+    with esker.open(ROOT, files=disk, clock=ManualClock(), background=False) as store:
+        store.create("t", durability="fsync")
+        store.attach("w", 1, staged(store, "t", b"a"))
+    left: list[SimulatedDisk] = []
+    store = esker.open(ROOT, files=disk, clock=ManualClock(), background=False)
+    tickets = staged(store, "t", b"b")
+    disk.watch = lambda call, when: left.append(disk.kill())
+    store.attach("w", 2, tickets)
+    disk.watch = None
+    store.close()
+    seen = set()
+    for after in left:
+        with esker.open(ROOT, files=after, clock=ManualClock(), background=False) as store:
+            seen.add(tuple(record.value for record in store["t"].read()))
+        found = esker.verify(ROOT, files=after)
+        assert found.ok, str(found)
+    assert seen == {(b"a",), (b"a", b"b")}
+
+
 @pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
 def test_what_was_attached_survives_power_loss_with_all_before_it(durability: Any) -> None:
     disk = SimulatedDisk(seed=2)

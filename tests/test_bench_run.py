@@ -48,6 +48,10 @@ EXPECTED = [
     (r"read a cold segment of \d+ MiB from S3 on this machine; raw: .*", "ms", 1),
     ("group: poll and ack in batches of 1,000", "ns/record", 1),
     ("group: ack of a batch", "µs", 1),
+    ("claim and ack jobs, in batches of 100", "µs/job", 2),
+    ("claim and ack jobs, one by one", "µs/job", 1),
+    (r"claim and ack 100 jobs, [\d,]+ ready and [\d,]+ leased; raw: .*", "µs", 1),
+    (r"[\d,]+ jobs ready and [\d,]+ leased: resident", "MB", 1),
 ]
 
 

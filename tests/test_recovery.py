@@ -582,6 +582,52 @@ def test_a_batch_that_cannot_be_attached_stays_staged_and_is_named(what: str) ->
         assert values(again) == [b"before", b"behind"]
 
 
+def leased() -> tuple[SimulatedDisk, str]:
+    """A queue of four jobs, of which one is done and one is held by a dead process."""
+    disk, store = begin("fsync")
+    queue = store.queue("t")
+    queue.put_many([b"done", b"held", b"fresh", b"fresher"])
+    queue.claim(2)[0].ack()
+    (path,) = [name for name in disk.contents() if "leases-" in name]
+    return die(disk, store), path
+
+
+@covers("torn_leases")
+def test_a_log_of_leases_that_ends_inside_an_entry_goes_on_in_a_new_file() -> None:
+    disk, path = leased()
+    edit(disk, path, lambda data: data.extend(b"half an entry"))
+    store = opened(disk)
+    queue = store.queue("t")
+    assert [job.value for job in queue.claim(9)] == [b"held", b"fresh", b"fresher"]
+    found = the(store, "torn_leases")
+    assert (found.path, found.topic, found.shard) == (path, "t", 0)
+    assert queue.findings == [found]
+    store.close()
+    with opened(disk) as again:
+        assert len(again.queue("t").claim(9)) == 3
+        assert again.recovery.clean, "it is told once"
+
+
+@covers("damaged_leases")
+@pytest.mark.parametrize("what", ["header", "snapshot", "claim", "all of it"])
+def test_a_damaged_log_of_leases_brings_jobs_back_and_hides_none(what: str) -> None:
+    disk, path = leased()
+    if what == "all of it":
+        disk.unlink(path)
+    else:
+        flip(disk, path, {"header": 30, "snapshot": 140, "claim": 300}[what])
+    store = opened(disk)
+    queue = store.queue("t")
+    found = [job.value for job in queue.claim(9)]
+    assert {b"held", b"fresh", b"fresher"} <= set(found) <= {b"done", b"held", b"fresh", b"fresher"}
+    assert "damaged_leases" in store.recovery.labels
+    store.close()
+    with opened(disk) as again:
+        assert len(again.queue("t").claim(9)) == len(found)
+        assert again.recovery.clean
+    assert esker.verify(ROOT, files=disk).ok
+
+
 @covers("damaged_state")
 @pytest.mark.parametrize("durability", ["fsync", "memory", "disk", "ephemeral"])
 def test_a_shard_whose_state_cannot_be_read_loses_nothing(durability: str) -> None:

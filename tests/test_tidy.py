@@ -53,6 +53,12 @@ _THREADS = {
     "engine": "the shell around the synchronous core: committer, sealer, retention",
     "groups": "a handle may be polled on one thread and acked on others",
     "aio": "the bridge from an event loop to the engine",
+    "queues/lane.py": "threads of a worker share the leases of a shard",
+    "queues/crew.py": "and one lock that says that it lives",
+    "queues/cohort.py": "threads that claim together are served together",
+    "queues/opening.py": "a queue is opened once for each store",
+    "queues/queue.py": "who waits for a job is woken by who puts one",
+    "queues/work.py": "handlers in threads, and one that renews their leases",
     "storage/maps.py": "readers on many threads share the mapped segments",
     "cli/demo_producer.py": "the demo writes from several threads, as a user would",
 }
@@ -130,6 +136,7 @@ FORBIDDEN_BUILTINS = {"eval", "exec"}
 FOR_TYPES_ONLY = {
     ("errors.py", "records"): "an error about a Gap carries the Gap",
     ("engine/verbs.py", "groups"): "a topic has groups, which are built above it",
+    ("engine/verbs.py", "queues"): "store.queue gives a Queue",
 }
 
 # Methods of pathlib.Path that reach the disk.

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         InvalidRecord,
         JavaMissing,
         MemberBusy,
+        NotAQueue,
         NotAStore,
         OffsetOutOfRange,
         PermissionRefused,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         ReadOnlyDisk,
         ReadOnlyStore,
         RecordTooLarge,
+        StaleLease,
         StopProcessing,
         StorageError,
         StoreClosed,
@@ -78,6 +80,10 @@ if TYPE_CHECKING:
     from esker.groups.lag import Lag
     from esker.groups.moves import Move
     from esker.groups.pattern import PatternGroup
+    from esker.queues.dead import DeadJob, DeadLetters
+    from esker.queues.job import Job
+    from esker.queues.queue import Queue, QueueStats
+    from esker.queues.work import Work
     from esker.records import Gap, Offset, Record, Span, Spans
     from esker.upkeep.repair import repair
     from esker.upkeep.report import Action, Problem, Repaired, Verification
@@ -119,6 +125,12 @@ _HOMES = {
     "Lag": "esker.groups.lag",
     "Move": "esker.groups.moves",
     "PatternGroup": "esker.groups.pattern",
+    "DeadJob": "esker.queues.dead",
+    "DeadLetters": "esker.queues.dead",
+    "Job": "esker.queues.job",
+    "Queue": "esker.queues.queue",
+    "QueueStats": "esker.queues.queue",
+    "Work": "esker.queues.work",
     "Gap": "esker.records",
     "Offset": "esker.records",
     "Record": "esker.records",
@@ -143,6 +155,8 @@ __all__ = [
     "Corruption",
     "DataGap",
     "DataLoss",
+    "DeadJob",
+    "DeadLetters",
     "DiskFull",
     "EskerError",
     "Eviction",
@@ -160,10 +174,12 @@ __all__ = [
     "InvalidPosition",
     "InvalidRecord",
     "JavaMissing",
+    "Job",
     "Lag",
     "Maintenance",
     "MemberBusy",
     "Move",
+    "NotAQueue",
     "NotAStore",
     "Offset",
     "OffsetOutOfRange",
@@ -173,6 +189,8 @@ __all__ = [
     "Problem",
     "Progress",
     "PySparkMissing",
+    "Queue",
+    "QueueStats",
     "ReadOnlyDisk",
     "ReadOnlyStore",
     "Record",
@@ -182,6 +200,7 @@ __all__ = [
     "Slice",
     "Span",
     "Spans",
+    "StaleLease",
     "StopProcessing",
     "StorageError",
     "Store",
@@ -195,6 +214,7 @@ __all__ = [
     "TopicNotFound",
     "UnsafePath",
     "Verification",
+    "Work",
     "WouldBlock",
     "WriterBusy",
     "aopen",
@@ -207,6 +227,8 @@ OPENERS["group"] = lambda: import_module("esker.groups.group").open_group
 OPENERS["groups"] = lambda: import_module("esker.groups.describe").groups_of
 OPENERS["forget_group"] = lambda: import_module("esker.groups.describe").forget_group
 OPENERS["pattern"] = lambda: import_module("esker.groups.pattern").open_pattern
+
+OPENERS["queue"] = lambda: import_module("esker.queues.opening").open_queue
 
 if not TYPE_CHECKING:
 

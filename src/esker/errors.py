@@ -14,8 +14,8 @@ segments, had to share.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from esker.records import Gap
@@ -114,6 +114,22 @@ class StopProcessing(EskerError):
     """Raised by a handler: what it was given is done, and `process` is to end."""
 
     code = "stop_processing"
+
+
+class NotAQueue(EskerError):
+    """A topic that nobody has made a queue, and that may not be made one here."""
+
+    code = "not_a_queue"
+
+
+class StaleLease(EskerError):
+    """Somebody else has the job, or it is done. `.jobs` are those with which nothing was done."""
+
+    code = "stale_lease"
+
+    def __init__(self, message: str, *, jobs: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.jobs = list(jobs)
 
 
 # ---- the store's state -------------------------------------------------------------------
@@ -298,11 +314,12 @@ class DataGap(EskerError):
 
     code = "gap"
 
-    def __init__(self, gap: Gap) -> None:
-        super().__init__(
-            f'{gap}. Go on behind it with start={gap.last + 1}, or read with gaps="yield" '
+    def __init__(self, gap: Gap, advice: str = "") -> None:
+        going_on = (
+            f'Go on behind it with start={gap.last + 1}, or read with gaps="yield" '
             '(the Gap comes in its place) or gaps="skip".'
         )
+        super().__init__(f"{gap}. {advice or going_on}")
         self.gap = gap
 
 

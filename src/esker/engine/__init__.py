@@ -24,6 +24,7 @@
     recatalog.py   names and options of topics, found again in their segments
     attach.py      batches made elsewhere: staged, committed once, attached to their shards
     delivery.py    such a batch as a whole: committed, attached here, waited for elsewhere
+    verbs.py       verbs of a store that rooms above speak: queue; guests.py: what they have open
     floor.py       where a shard begins, and what became of what was before
     altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused

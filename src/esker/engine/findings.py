@@ -30,6 +30,8 @@ CASES: Final[dict[str, str]] = {
     "damaged_counters": "a counters page cannot be read: counts from zero",
     "cursor_beyond_end": "a group had acked records that the machine lost: it goes on at the end",
     "damaged_catalog": "a catalog generation cannot be read: the one before it, or the segments",
+    "torn_leases": "the log of a queue's leases ends inside an entry: it goes on in a new file",
+    "damaged_leases": "leases of a queue cannot be read: jobs may come again, none is left out",
     "stranger": "a file that is not ours: moved to quarantine",
     "unrecovered": "left for the next writer: another process holds it, or the store is read-only",
 }  # fmt: skip

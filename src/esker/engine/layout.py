@@ -79,8 +79,8 @@ def is_clean(files: Files, folder: str, state: State | None, *, ephemeral: bool)
         return not found
     if not state.clean or len(logs) > 1:
         return False
-    if not logs:
-        return state.segment == 0
+    if not logs:  # a segment that was attached since, by one who died before he said so?
+        return state.segment == 0 and (not found or found[-1].base < state.end_offset)
     if logs[-1].segment != state.segment or found[-1] != logs[-1]:
         return False
     path = join(folder, names.segment(logs[-1].segment, logs[-1].base, sealed=False))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from esker.groups.describe import GroupStatus
     from esker.groups.group import Group
     from esker.groups.pattern import PatternGroup
+    from esker.queues.queue import Queue
 
 OPENERS: dict[str, Callable[[], Callable[..., Any]]] = {}
 """Who does it, by the name of the verb: a function that imports the function to call."""
@@ -69,3 +70,11 @@ class StoreVerbs:
         """All groups of all topics."""
         store = cast("Store", self)
         return cast("list[GroupStatus]", OPENERS["groups"]()([store[name] for name in store]))
+
+    def queue(self, name: str, **options: Any) -> Queue:
+        """The queue of that name: a topic whose records are claimed under leases, then acked.
+
+        It is made if need be, with the options that are given; see docs/queues.md. Options that
+        differ from those it has are changed, for everybody who opens it from then on.
+        """
+        return cast("Queue", OPENERS["queue"]()(self, name, **options))

@@ -46,7 +46,8 @@ FOOTER: Final = 4  # the frame directory, last frame of a sealed segment
 HOLE: Final = 5  # zeros: records were damaged here, and a repair has declared them lost
 DELETION: Final = 6  # bitmaps of deleted records; in a file of its own, see marks.py
 PLACE: Final = 7  # JSON: where the rest of a sealed segment lies, see place.py
-KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE, DELETION, PLACE))
+LEASES: Final = 8  # MessagePack: what happened to leases; in a file of its own, see leases.py
+KINDS: Final = frozenset((DATA, CONFIG, MARK, FOOTER, HOLE, DELETION, PLACE, LEASES))
 
 # codecs
 PLAIN: Final = 0
@@ -134,6 +135,17 @@ def data_header(
         low, high, synced, flags, body_checksum,
     )  # fmt: skip
     return prefix + _CHECK.pack(checksum(prefix, (salt + position) & MASK64))
+
+
+def lease_header(
+    position: int, salt: int, size: int, count: int, now: int, synced: int, body_checksum: int
+) -> bytes:
+    """`encode_header` for leases, by position: one is made for every claim and every ack."""
+    prefix = _PREFIX.pack(
+        MAGIC, VERSION, LEASES, PLAIN, 0, size, size, count, 0, now, now, synced, 0, body_checksum
+    )
+    seed = (salt + position) & MASK64
+    return prefix + _CHECK.pack(checksum(prefix, seed))
 
 
 def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Damage:

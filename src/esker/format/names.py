@@ -21,6 +21,10 @@ numbers.
         state  counters  lock
     DATA/topics/00000012/members             who takes part in its groups, members.lock beside it
     DATA/topics/00000012/members.d/0007      held for life by the member in slot 7
+    DATA/topics/00000012/queue/              if topic 12 is a queue
+        settings  lock  demand               what kind of queue; a kernel lock; who is waiting
+        workers/HEX                          kernel locks: who has it, lives
+        0003/leases-00000002  0003/lock      who holds which job of shard 3; a kernel lock
     DATA/archive/                            Parquet files, unless another place was named
         topic=orders/                        what a user typed, escaped as Hive does it
             _manifest.json  _lock            which files count; a kernel lock
@@ -57,6 +61,10 @@ OFFSETS_LOCK: Final = "offsets.lock"
 MEMBERS: Final = "members"
 MEMBERS_LOCK: Final = "members.lock"
 MEMBER_LOCKS: Final = "members.d"
+QUEUE: Final = "queue"
+SETTINGS: Final = "settings"
+WORKERS: Final = "workers"
+DEMAND: Final = "demand"
 TEMPORARY: Final = ".tmp"
 DELETED: Final = ".deleted"
 STAGED: Final = ".staged"
@@ -68,6 +76,8 @@ NAME_BYTES_MAX: Final = 255  # of a file, on every file system that matters
 _CATALOG = re.compile(r"catalog-(\d{8,})", re.ASCII)
 _SEGMENT = re.compile(r"(\d{8,})-(\d{20})\.(log|seg)", re.ASCII)
 _DELETIONS = re.compile(r"deletions-(\d{8,})", re.ASCII)
+_LEASES = re.compile(r"leases-(\d{8,})", re.ASCII)
+_WORKER = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _TAGS = re.compile(r"(\d{8,})-(\d{20})\.tags", re.ASCII)
 _JOURNAL = re.compile(r"(\d{8,})\.journal", re.ASCII)
 _COMMIT = re.compile(r"([0-9a-f]{32})-(\d{20})\.commit", re.ASCII)
@@ -179,6 +189,24 @@ def deletions(number: int) -> str:
 def parse_deletions(name: str) -> int | None:
     found = _DELETIONS.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def leases(number: int) -> str:
+    return f"leases-{number:08d}"
+
+
+def parse_leases(name: str) -> int | None:
+    found = _LEASES.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def worker(token: int) -> str:
+    """The lock that a worker of a queue holds for life."""
+    return f"{token:016x}"
+
+
+def parse_worker(name: str) -> int | None:
+    return int(name, 16) if _WORKER.fullmatch(name) else None
 
 
 def journal(journal_id: int) -> str:

@@ -5,6 +5,7 @@
     examine.py      one segment file
     stubs.py        segments in a cold store, and stubs made anew
     deletions.py    the file of deletions of a shard, and how it is mended
+    leases.py       the settings and leases of a queue
     dealt.py        a check whose segments are examined elsewhere, by many at once
     report.py       what is said: problems, their severity, what to do
     repair.py       sets right what recovery may not touch; `esker.repair(path)`

@@ -19,6 +19,8 @@ is a separate act because it declares records lost. It does, in this order:
     cold         a segment that is damaged in a cold store: brought back, with holes; or gone there
                  while the cold store answers: a hole
     deletions    a damaged file of deletions: a new one, with all that can be read of the old one
+    leases       a damaged log of a queue's leases: set aside by opening the queue, which goes on
+                 with all that can be read of it; damaged settings: set aside
     strangers    files that are not Esker's: set aside
 
 A **hole** is a frame that says "rows a to b were lost here". Everything else in the file keeps its
@@ -64,7 +66,7 @@ from esker.upkeep.verify import Check, check_store, one_bit_identity
 # Problems that opening the store sets right.
 _BY_RECOVERY = {
     "catalog", "state", "torn_tail", "unclean", "leftover", "journal", "torn_journal",
-    "pending_journal",
+    "pending_journal", "leases", "torn_leases",
 }  # fmt: skip
 # Problems of a segment's outside, to be set right before recovery looks at it.
 _OUTSIDE = {"header", "foreign", "misnamed", "unreadable"}
@@ -81,7 +83,7 @@ _COLD = {
 
 
 # What is still there after recovery, and not needed.
-_TO_SET_ASIDE = {"stranger", "leftover", "catalog", "journal", "torn_journal"}
+_TO_SET_ASIDE = {"stranger", "leftover", "catalog", "journal", "torn_journal", "settings"}
 
 
 def repair(
@@ -377,7 +379,11 @@ class _Repair:
             self.act(Action("recovered", self.root, "the store would be opened and closed"))
             return
         cold = self.cold.root
+        leases = {p.topic for p in check.report.problems if p.kind in ("leases", "torn_leases")}
+        unset = {p.topic for p in check.report.problems if p.kind == "settings"}
         with open_store(self.root, files=self.files, background=False, cold=cold) as store:
+            for topic in sorted(leases - unset):
+                store.queue(topic).stats()  # reads them, and goes on in a new log
             for finding in store.recovery.findings:
                 reason = f"{finding.label}: {finding.reason}"
                 if finding.first is not None and finding.last is not None:

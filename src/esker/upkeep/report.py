@@ -44,6 +44,11 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "trailing": ("warning", _REPAIR),
     "deletions": ("error", "restore the file from a backup, or " + _REPAIR + ". Until then nobody "
                   "can read the shard, for what was deleted is not known"),
+    "leases": ("error", "open the queue: all that can be read counts, jobs that were done may come "
+               "again, none is left out; or " + _REPAIR),
+    "torn_leases": ("warning", "nothing to do: whoever uses the queue next goes on in a new log"),
+    "settings": ("error", "restore the file from a backup, or " + _REPAIR + ", and give "
+                 "store.queue(...) its options again"),
     "torn_tail": ("warning", _OPEN),
     "unclean": ("warning", _OPEN),
     "leftover": ("warning", _OPEN),

@@ -46,6 +46,7 @@ from esker.format.state import State
 from esker.options import JOURNAL_BYTES_MIN, TopicOptions
 from esker.storage.files import SYSTEM_FILES, Files, absolute, join
 from esker.upkeep.inspection import Inspection, Look, config_of, inspect_shard
+from esker.upkeep.leases import inspect_queue
 from esker.upkeep.report import KINDS, Problem, Severity, Verification
 from esker.upkeep.stubs import Cold
 
@@ -260,7 +261,9 @@ class Check:
         for name in sorted(self.files.list(folder)):
             if name in (names.MEMBERS, names.MEMBERS_LOCK, names.MEMBER_LOCKS):
                 continue  # who reads in groups: as old as the machine's last start
-            if name not in wanted or self.files.kind(join(folder, name)) != "dir":
+            if name == names.QUEUE and self.files.kind(join(folder, name)) == "dir":
+                self._queue(join(folder, name), entry)
+            elif name not in wanted or self.files.kind(join(folder, name)) != "dir":
                 self.say("stranger", join(folder, name), "not a shard's directory")
         for name, number in wanted.items():
             path = join(folder, name)
@@ -273,6 +276,18 @@ class Check:
             self._add(inspect_shard(self.files, path, entry, number, self.store, deep=self.deep,
                                     progress=self._advance, look=self.look,
                                     cold=self.cold))  # fmt: skip
+
+    def _queue(self, folder: str, entry: TopicEntry) -> None:
+        def seen(size: int) -> None:
+            self.report.files += 1
+            self.report.bytes += size
+
+        for said in inspect_queue(self.files, folder, entry, self.store, seen):
+            severity: Severity = "error" if said.error else "warning"
+            self.report.problems.append(
+                Problem(said.kind, severity, said.path, said.reason, entry.name, said.shard,
+                        said.position)
+            )  # fmt: skip
 
     def _add(self, found: Inspection) -> None:
         report = self.report

@@ -28,6 +28,8 @@ def test_other_names_read_back_too(number: int) -> None:
     assert names.parse_number(names.topic(number)) == number
     assert names.parse_number(names.shard(number)) == number
     assert names.parse_deletions(names.deletions(number)) == number
+    assert names.parse_leases(names.leases(number)) == number
+    assert names.parse_worker(names.worker(number)) == number
     assert names.parse_tags(names.tags(number, 7)) == SegmentName(number, 7, True)
     assert names.parse_staged(names.staged(number, bytes(8))) == number
     assert names.parse_commit(names.commit("ab" * 16, number)) == ("ab" * 16, number)
@@ -69,12 +71,14 @@ def test_the_segment_after_99999999_comes_after_it() -> None:
      "-0000001-00000000000000000000.log", "../00000001-00000000000000000000.log",
      "0123456789abcdef.staged", "0123456789abcdef0123456789ABCDEF.staged",
      "0123456789abcdef0123456789abcdef-7.commit", "deletions-0000001", "deletions-00000001.tmp",
-     "deletions-٠٠٠٠٠٠٠١", "Deletions-00000001", "deletions-00000001\n"],
+     "deletions-٠٠٠٠٠٠٠١", "Deletions-00000001", "deletions-00000001\n", "leases-0000001",
+     "leases-00000001.tmp", "0123456789abcdeF", "0123456789abcde"],
 )  # fmt: skip
 def test_a_name_that_is_not_ours_is_not_taken_for_ours(name: str) -> None:
     parsers: list[Callable[[str], object]] = [
         names.parse_segment, names.parse_catalog, names.parse_journal, names.parse_number,
-        names.parse_staged, names.parse_commit, names.parse_deletions,
+        names.parse_staged, names.parse_commit, names.parse_deletions, names.parse_leases,
+        names.parse_worker,
     ]  # fmt: skip
     assert [parse(name) for parse in parsers] == [None] * len(parsers)
 

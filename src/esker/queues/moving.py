@@ -1,0 +1,145 @@
+"""Jobs that go to another topic, exactly once: dead letters, and dead letters that are put back.
+
+    MOVED in the log of leases, synced      the truth: from here on they belong to the other topic
+    a batch is staged and attached          by writer and sequence, so a second try is dropped
+    SETTLED in the log of leases            nothing is left to do
+
+Whoever dies between leaves a move that is not settled, and the next claim, in whatever process,
+takes it up. A copy that cannot be made now (no room, or the process that writes the other topic
+does not answer) is tried again; the jobs wait in the log, where they were, and are not lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from esker.engine.context import LOG
+from esker.errors import AttachPending, EskerError
+from esker.format.leases import Settled, offsets_of
+from esker.options import HEADERS_MAX
+from esker.queues.claiming import Missing, read
+from esker.queues.job import DEAD, NOT_BEFORE
+from esker.queues.lane import Lane
+from esker.queues.leases import Move
+from esker.records import Record
+
+if TYPE_CHECKING:
+    from esker.engine.store import Store
+
+ATTACH_SECONDS: Final = 5.0
+AGAIN_SECONDS: Final = 1.0  # between tries at a copy that cannot be made
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a dead letter comes from."""
+
+    queue: str
+    shard: int
+    offset: int
+    deliveries: int
+    reason: str
+
+
+def origin_of(record: Record) -> Origin | None:
+    """Where a dead letter comes from; None if it is none."""
+    cell = record.headers.get(DEAD) if record.headers else None
+    try:
+        return None if cell is None else msgspec.json.decode(cell, type=Origin)
+    except msgspec.MsgspecError:
+        return None
+
+
+def writer_of(lane: Lane) -> str:
+    """The name under which batches of this shard are attached elsewhere."""
+    return f"esker queue {lane.topic._existing().id} shard {lane.number}"
+
+
+class Mover:
+    """Makes the copies."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._not_before = 0.0
+
+    def attached(self, lane: Lane) -> int:
+        """The last sequence that was attached."""
+        return self._store.attached(writer_of(lane)) or 0
+
+    def run(self, lane: Lane, *, now: bool = False) -> bool:
+        """Make every copy that is to be made. Whether nothing is left to do."""
+        if not lane.state.moving:
+            return True
+        clock = self._store._context.clock
+        if not now and clock.monotonic() < self._not_before:
+            return False
+        try:
+            lane.settle()  # or a power cut could use this sequence for others
+            for sequence, move in sorted(lane.state.moving.items()):
+                self._copy(lane, sequence, move)
+        except EskerError as problem:
+            if now:
+                raise
+            self._not_before = clock.monotonic() + AGAIN_SECONDS
+            LOG.warning("jobs of queue %r wait to be moved: %s", self._name, problem)
+            return False
+        return True
+
+    def _copy(self, lane: Lane, sequence: int, move: Move) -> None:
+        store, writer = self._store, writer_of(lane)
+        if self.attached(lane) < sequence:
+            records = self._records(lane, move)
+            target = store[move.to]
+            stages: dict[int, list[Record]] = {}
+            for record in records:
+                shard, made = self._letter(lane, move, record, target.shards)
+                stages.setdefault(shard, []).append(made)
+            tickets = []
+            try:
+                for shard, letters in sorted(stages.items()):
+                    stage = store.stage(move.to, shard)
+                    with stage:
+                        stage.append_many(letters)
+                    tickets += stage.tickets
+                if tickets:
+                    store.attach(writer, sequence, tickets, timeout=ATTACH_SECONDS)
+            except AttachPending:
+                if self.attached(lane) < sequence:
+                    raise  # the one before it waits
+        with lane:
+            if sequence in lane.state.moving:
+                lane.commit([Settled(sequence)])
+
+    def _records(self, lane: Lane, move: Move) -> list[Record]:
+        found: list[Record] = []
+        for at in range(0, len(move.runs), 2):
+            first, end = move.runs[at], move.runs[at] + move.runs[at + 1]
+            for each in read(lane, first, end):
+                if isinstance(each, Missing):
+                    LOG.warning(
+                        "queue %r: jobs %d..%d of shard %d are gone, and cannot be moved to %r",
+                        self._name, each.first, each.end - 1, lane.number, move.to,
+                    )  # fmt: skip
+                else:
+                    found += each
+        return found
+
+    def _letter(self, lane: Lane, move: Move, record: Record, shards: int) -> tuple[int, Record]:
+        """What a job becomes elsewhere, and in which shard."""
+        headers: dict[str, bytes] = dict(record.headers or {})
+        headers.pop(NOT_BEFORE, None)
+        before = origin_of(record)
+        headers.pop(DEAD, None)
+        shard = lane.number
+        if before is not None and before.queue == move.to:
+            shard = before.shard  # it goes home
+        elif len(headers) < HEADERS_MAX:
+            at = offsets_of(move.runs).index(record.offset)
+            said = Origin(
+                self._name, lane.number, record.offset, move.deliveries[at], move.reasons[at]
+            )
+            headers[DEAD] = msgspec.json.encode(said)
+        made = msgspec.structs.replace(record, headers=headers or None)
+        return shard % shards, made
