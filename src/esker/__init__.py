@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
     from esker.engine.maintenance import Maintenance
+    from esker.engine.once import Producer
     from esker.engine.progress import Progress
     from esker.engine.recovery import Finding, Recovery
     from esker.engine.retention import Eviction
@@ -46,14 +47,18 @@ if TYPE_CHECKING:
         InvalidPosition,
         InvalidRecord,
         JavaMissing,
+        KeyReused,
         NotAStore,
         OffsetOutOfRange,
         PermissionRefused,
         Poisoned,
+        ProducersFull,
         PySparkMissing,
         ReadOnlyDisk,
         ReadOnlyStore,
         RecordTooLarge,
+        SequenceExpired,
+        SequenceGap,
         StorageError,
         StoreClosed,
         StoreForked,
@@ -85,6 +90,7 @@ _HOMES = {
     "Progress": "esker.engine.progress",
     "Finding": "esker.engine.recovery",
     "Recovery": "esker.engine.recovery",
+    "Producer": "esker.engine.once",
     "Eviction": "esker.engine.retention",
     "Maintenance": "esker.engine.maintenance",
     "repair": "esker.upkeep.repair",
@@ -133,6 +139,7 @@ __all__ = [
     "InvalidPosition",
     "InvalidRecord",
     "JavaMissing",
+    "KeyReused",
     "Maintenance",
     "NotAStore",
     "Offset",
@@ -140,6 +147,8 @@ __all__ = [
     "PermissionRefused",
     "Poisoned",
     "Problem",
+    "Producer",
+    "ProducersFull",
     "Progress",
     "PySparkMissing",
     "ReadOnlyDisk",
@@ -148,6 +157,8 @@ __all__ = [
     "RecordTooLarge",
     "Recovery",
     "Repaired",
+    "SequenceExpired",
+    "SequenceGap",
     "Slice",
     "Span",
     "Spans",

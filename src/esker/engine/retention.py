@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from esker.engine import floor, tally
+from esker.engine import floor, once, tally
 from esker.engine.attach import committed_before
 from esker.engine.context import LOG
 from esker.engine.reader import View, earliest_of, find_back
@@ -191,6 +191,7 @@ def _evict(
         shard.context.background.diary.did("sealed")
     for problem in shard.context.committer.make_durable([shard]).values():
         raise problem  # no crash may take the log back to before its beginning
+    once.keep(shard)
     with shard.lock:
         found = planned(len(shard.sealed))  # what cannot be sealed goes another time
         if found is None or not shard.writing or shard.poison is not None:

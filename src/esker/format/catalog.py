@@ -34,7 +34,7 @@ CATALOG_BYTES_MAX: Final = 256 << 20
 NUMBER_MAX: Final = 1 << 62
 LATER: Final = (
     "cap_records", "cap_bytes", "ttl_us", "keep_segments", "discard", "compress_at",
-    "compression_level", "hot_segments", "hot_bytes",
+    "compression_level", "hot_segments", "hot_bytes", "dedupe_records", "dedupe_window_us",
 )  # fmt: skip
 FOREIGN: Final = "catalog of another store"
 _IDENTITY: Final = struct.Struct("<8sHHI16sq")

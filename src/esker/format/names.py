@@ -17,7 +17,9 @@ numbers.
         00000004-00000000000000000000.tags   which rows of segment 4 carry which tag
         deletions-00000002                   which records were deleted, as bitmaps
         HEX.staged                           a segment made elsewhere, not yet a part of the shard
+        once                                 keys of batches and last numbers of producers, saved
         state  counters  lock
+    DATA/processes/0003.lock                 held by the process that has slot 3
     DATA/archive/                            Parquet files, unless another place was named
         topic=orders/                        what a user typed, escaped as Hive does it
             _manifest.json  _lock            which files count; a kernel lock
@@ -48,6 +50,8 @@ STAGING: Final = "staging"
 SPARK: Final = "spark"
 STATE: Final = "state"
 COUNTERS: Final = "counters"
+ONCE: Final = "once"
+PROCESSES: Final = "processes"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 DELETED: Final = ".deleted"
@@ -70,6 +74,7 @@ _COLD = re.compile(
     r"([0-9a-f]{32})/(\d{8,})/(\d{4,})/((\d{8,})-(\d{20})\.seg)-[0-9a-f]{16}-[0-9a-f]{16}(\.tmp)?",
     re.ASCII,
 )
+_SLOT = re.compile(r"(\d{4})\.lock", re.ASCII)
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 
 
@@ -165,6 +170,16 @@ def deletions(number: int) -> str:
 
 def parse_deletions(name: str) -> int | None:
     found = _DELETIONS.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def slot(number: int) -> str:
+    """The lock of the process that has this slot."""
+    return f"{number:04d}.lock"
+
+
+def parse_slot(name: str) -> int | None:
+    found = _SLOT.fullmatch(name)
     return int(found[1]) if found else None
 
 

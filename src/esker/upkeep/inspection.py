@@ -181,7 +181,7 @@ class _Inspector:
                 continue  # see `deletions`
             elif names.parse_tags(name) is not None:
                 continue  # an index, which is made anew when it is not whole
-            elif name not in (names.STATE, names.COUNTERS, names.LOCK):
+            elif name not in (names.STATE, names.COUNTERS, names.LOCK, names.ONCE):
                 found.say("stranger", path, "not a file of Esker's")
         sealed = {(name.segment, name.base) for name in segments if name.sealed}
         kept = []
