@@ -167,10 +167,12 @@ def _folder(context: Context, ticket: Ticket) -> str:
 # ---- commits ---------------------------------------------------------------------------------
 
 
-def commit(context: Context, writer: str, sequence: int, tickets: Sequence[Ticket]) -> bool:
+def commit(
+    context: Context, writer: str, sequence: int, tickets: Sequence[Ticket], once: bytes = b""
+) -> bool:
     """Make a batch a part of the log, durably. False if it was one already."""
     with _committing(context) as folder:
-        return _commit(context, folder, Commit(writer, sequence, tuple(tickets)))
+        return _commit(context, folder, Commit(writer, sequence, tuple(tickets), once))
 
 
 def abandon(context: Context, tickets: Sequence[Ticket]) -> None:

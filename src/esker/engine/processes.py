@@ -106,10 +106,19 @@ class Slots:
             self._held.release()
             self._held = None
 
+    def _writer(self) -> str:
+        return f"{WRITER} {self._take():04d}"
+
+    def committed(self, tickets: list[Ticket]) -> bool:
+        """Whether the last batch of this slot is that of these segments."""
+        with self._lock:
+            before = attach.committed_before(self._store._context, self._writer())
+            return any(ticket in batch.tickets for batch in before for ticket in tickets)
+
     def deliver(self, tickets: list[Ticket], mark: bytes, limit: float) -> None:
         """Commit staged segments as the next batch of this slot, and wait until it is attached."""
         with self._lock:
-            store, writer = self._store, f"{WRITER} {self._take():04d}"
+            store, writer = self._store, self._writer()
             if self._sequence < 0:
                 self._sequence = store.attached(writer) or 0
             batch = Commit(writer, self._sequence + 1, tuple(tickets), mark)
@@ -233,10 +242,10 @@ def hand_over(
     limit = HANDOVER_SECONDS if isinstance(wait, bool) else float(wait)
     try:
         store._slots.deliver(tickets, mark, limit)
-    except AttachPending:
-        raise  # it is committed, and will be there
-    except BaseException:
-        attach.abandon(store._context, tickets)
+    except BaseException as problem:
+        attach.abandon(store._context, tickets)  # unless it was committed
+        if isinstance(problem, AttachPending) and not store._slots.committed(tickets):
+            raise busy from problem  # one before it still waits: this one was not accepted
         raise
     return _found(topic, shard.number, tickets)
 
