@@ -14,6 +14,7 @@ import esker
 from esker.engine import known, once
 from esker.engine.intake import fnv1a
 from esker.errors import KeyReused, ProducersFull, SequenceExpired, SequenceGap
+from esker.format.checksum import checksum
 from esker.format.once import HEADER, Keyed, Numbered, Place, Saved
 from esker.testing import LOST, ManualClock, SimulatedDisk
 from tests.helpers import HandClock, Refusing, Threads, only
@@ -428,6 +429,36 @@ def test_damaged_records_refuse_keys_until_they_are_repaired(tmp_path: Path) -> 
         assert store["t"].append(b"12", idempotency_key=b"12") == 12
         told = [each for each in store.recovery.findings if each.label == "damaged_keys"]
         assert any("are lost, with their keys" in each.reason for each in told)
+
+
+def test_damaged_keys_are_told_by_verify_and_set_aside_by_repair(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    with esker.open(root) as store:
+        store["t"].append_many([b"a", b"b"], idempotency_key="k")
+    saved = only(root, "once")
+    data = bytearray(saved.read_bytes())
+    assert esker.verify(root).kinds == []
+    data[66] ^= 1
+    saved.write_bytes(data)
+    found = esker.verify(root)
+    assert (found.ok, found.kinds, found.problems[0].path) == (False, ["keys"], str(saved))
+    assert esker.repair(root).ok
+    assert (root / "quarantine").exists()
+    assert esker.verify(root).ok
+    with esker.open(root) as store:
+        assert store["t"].append_many([b"a", b"b"], idempotency_key="k") == esker.Span(0, 0, 2)
+        assert store.recovery.labels == ["damaged_keys"]
+    data[66] ^= 1
+    data[4] = 2
+    data[56:64] = checksum(bytes(data[:56])).to_bytes(8, "little")
+    saved.write_bytes(data)
+    assert esker.verify(root).kinds == ["newer"]
+    with esker.open(root) as store, pytest.raises(esker.FormatTooNew):
+        store["t"].append(b"v", idempotency_key="k")
+    saved.unlink()
+    saved.mkdir()
+    assert esker.verify(root).kinds == ["unreadable"]
+    saved.rmdir()
 
 
 # ---- threads ---------------------------------------------------------------------------------

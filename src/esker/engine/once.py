@@ -397,7 +397,7 @@ def sealed(shard: Shard) -> None:
     table: Table | None = shard.once
     if table is None or shard.durability in ("ephemeral", "memory"):
         return
-    with table.lock, suppress(StorageError):  # whoever evicts tries again, and tells
+    with table.lock, suppress(EskerError):  # whoever evicts tries again, and tells
         ours = table.held is not None and table.held is shard._writer_lock
         if ours and (table.unsaved or shard.durable - table.upto > SAVE_RECORDS):
             _save(shard, table)

@@ -46,7 +46,8 @@ class Slots:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()  # guards everything here; held while batches are handed over
+        self._lock = threading.Lock()  # guards everything here but _sequence
+        self._delivering = threading.Lock()  # held while a batch is handed over; guards _sequence
         self._held: Lock | None = None
         self._number = -1
         self._sequence = -1
@@ -101,23 +102,27 @@ class Slots:
         return sum(number < self._number for number in others), len(others) + 1
 
     def release(self) -> None:
-        """Let somebody else have the slot. In a forked child: our copy of it."""
+        """Let somebody else have the slot."""
         if self._held is not None:
             self._held.release()
             self._held = None
 
+    def let_go(self) -> None:
+        """In a forked child: close our copy of the lock; the parent keeps it."""
+        self._lock = threading.Lock()
+        self.release()
+
     def _writer(self) -> str:
-        return f"{WRITER} {self._take():04d}"
+        return f"{WRITER} {self.number():04d}"
 
     def committed(self, tickets: list[Ticket]) -> bool:
         """Whether the last batch of this slot is that of these segments."""
-        with self._lock:
-            before = attach.committed_before(self._store._context, self._writer())
-            return any(ticket in batch.tickets for batch in before for ticket in tickets)
+        before = attach.committed_before(self._store._context, self._writer())
+        return any(ticket in batch.tickets for batch in before for ticket in tickets)
 
     def deliver(self, tickets: list[Ticket], mark: bytes, limit: float) -> None:
         """Commit staged segments as the next batch of this slot, and wait until it is attached."""
-        with self._lock:
+        with self._delivering:
             store, writer = self._store, self._writer()
             if self._sequence < 0:
                 self._sequence = store.attached(writer) or 0

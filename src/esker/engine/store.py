@@ -656,9 +656,9 @@ def _in_child() -> None:
             for follower in topic._followers:
                 follower.renew()
         for shard in store._context.shards:
-            shard.buffer = CLOSED
+            shard.buffer, shard.once = CLOSED, None
             shard.let_go()
-        store._slots.release()
+        store._slots.let_go()
         store._context.committer.let_go()
         store._context.background.let_go()
         store._context.ahead.let_go()

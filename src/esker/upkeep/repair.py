@@ -80,7 +80,7 @@ _COLD = {
 
 
 # What is still there after recovery, and not needed.
-_TO_SET_ASIDE = {"stranger", "leftover", "catalog", "journal", "torn_journal"}
+_TO_SET_ASIDE = {"keys", "stranger", "leftover", "catalog", "journal", "torn_journal"}
 
 
 def repair(

@@ -26,6 +26,8 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "missing_shard": ("error", _REPAIR + ". What the shard held is lost unless a backup has it"),
     "state": ("error", _OPEN),
     "counters": ("warning", "nothing to do: only counts are concerned, and they begin again at 0"),
+    "keys": ("error", "nothing has to be done: they are found again in the log when the first one "
+             "is given, but for those of records that are gone; or " + _REPAIR),
     "header": ("error", _REPAIR),
     "foreign": ("error", _REPAIR),
     "misnamed": ("error", _REPAIR),
