@@ -314,7 +314,6 @@ def test_a_key_is_known_when_its_record_is_gone(way: str, end: str) -> None:
     for _ in range(3):
         topic.append_many([esker.Record(LONG)] * 10)
     topic.sync()
-    store.tick()
     if way == "evicted":
         store.alter("t", cap_records=5)
         assert store.retain()
@@ -513,6 +512,29 @@ def test_a_retry_waits_for_the_first_try_that_is_under_way(
     threads.join()
     assert got == [1, 1]
     assert values(topic) == [b"first", b"a"]
+
+
+def test_nobody_comes_between_looking_and_writing(
+    store: esker.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    topic = store["t"]
+    topic.append(b"first", idempotency_key="zero")
+    real = known.Known.find
+
+    def slow(self: known.Known, mark: Any, window: Any) -> Place | None:
+        found = real(self, mark, window)
+        if found is None:  # wait for the other one, who must not get here
+            threading.Event().wait(0.2)
+        return found
+
+    monkeypatch.setattr(known.Known, "find", slow)
+    threads, got = Threads(), []
+    for _ in range(2):
+        threads.start(lambda: got.append(topic.append(b"a", idempotency_key="k")))
+    threads.join()
+    assert (got, values(topic)) == ([1, 1], [b"first", b"a"])
 
 
 def test_an_interrupt_between_writing_and_remembering_makes_no_second_batch(

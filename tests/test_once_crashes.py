@@ -51,6 +51,7 @@ def workload(store: esker.Store, durability: str, acked: Acked, seen: set[int]) 
     topic.append_many([b"plain"] * 2)
     keyed(b"b")
     numbered(1)
+    keyed(b"f")
     keyed(b"a")
     store.tick()
     topic.sync()
@@ -75,7 +76,7 @@ def look(disk: SimulatedDisk, acked: Acked, durable: bool) -> None:
         if HEADER in (record.headers or {}):
             there[record.value] = record.offset
     before = topic.end()
-    for name in (b"a", b"b", b"c", b"d", b"e"):
+    for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
         count = 7 if name == b"c" else 2
         span = topic.append_many([name] * count, idempotency_key=name, wait=True)
         known = span.first < before
@@ -94,6 +95,8 @@ def look(disk: SimulatedDisk, acked: Acked, durable: bool) -> None:
             assert last >= n
             assert topic.producer("p").append(b"p%d" % n, sequence=n) == there[b"p%d" % n]
     assert last <= max([-1, *told]) + 1, "a number is known that nobody had used"
+    lost = [n for n in told if b"p%d" % n not in there and acked[b"p%d" % n] >= earliest]
+    assert last < min([9, *lost]), "a number is known, and its record was lost"
     assert "damaged_keys" not in store.recovery.labels
     store.close()
     fsck.judge_clean(disk)

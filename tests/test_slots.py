@@ -94,20 +94,28 @@ def test_a_process_id_that_is_used_again_means_nothing(tmp_path: Path) -> None:
         assert store.process_slot == 0
 
 
-def test_a_forked_child_does_not_hold_on_to_the_slot(tmp_path: Path) -> None:
-    store = esker.open(tmp_path / "data")
+FORKS = """
+    import os, sys, time
+    import esker
+    store = esker.open(sys.argv[1])
     assert store.process_slot == 0
     pid = os.fork()
-    if not pid:
-        time.sleep(30)
-        os._exit(0)
-    try:
-        store.close()
-        with esker.open(tmp_path / "data") as again:
-            assert again.process_slot == 0
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    if pid:
+        print(pid)
+    time.sleep(60)
+"""
+
+
+def test_a_forked_child_does_not_hold_on_to_the_slot(tmp_path: Path) -> None:
+    with child(FORKS, tmp_path / "data") as parent:
+        grandchild = int(parent.line())
+        try:
+            parent.process.kill()
+            parent.process.wait(PATIENCE)
+            with esker.open(tmp_path / "data") as store:
+                assert store.process_slot == 0
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
 
 
 def test_there_are_only_so_many_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
