@@ -133,17 +133,23 @@ def _parts(
     Records without a key of their own go where the idempotency key belongs, so that a retry finds
     the first try.
     """
-    array = intake.plain_column(given, limit) if len(given) > cols.FEW else None
-    if array is None:
-        values, extras = intake.many(given, limit)
+    if len(given) > cols.FEW and isinstance(given[0], (bytes, str)):
+        array = intake.plain_column(given[1:], limit)  # the first one stands alone, with its mark
+        if array is not None:
+            first, count = intake.value_of(given[0], limit), len(given)
+            shard = home % topic._created().options.shards
+            return [(shard, count, lambda mark: _plain(first, array, now, mark))]
+    values, extras = intake.many(given, limit)
     shards = topic._created().options.shards
-    if array is not None:
-        parts = [(home % shards, Columns(array, now))]
-    elif shards == 1 or not any(extra[0] is not None for extra in extras.values()):
+    if shards == 1 or not any(extra[0] is not None for extra in extras.values()):
         return [(home % shards, len(values), lambda mark: _listed(values, extras, now, mark))]
-    else:
-        parts = intake.by_shard(cols.to_columns(values, extras, now), shards, home)
+    parts = intake.by_shard(cols.to_columns(values, extras, now), shards, home)
     return [(n, part.count, lambda mark, part=part: _arrow(part, mark)) for n, part in parts]  # type: ignore[misc]
+
+
+def _plain(first: bytes, others: Any, now: int, mark: Mark) -> list[Body]:
+    alone = cols.one_marked(first, HEADER, encode_mark(mark), now)
+    return [alone, *intake.encode_arrow(Columns(others, now))]
 
 
 def _listed(values: list[bytes], extras: dict[int, Extra], now: int, mark: Mark) -> list[Body]:
