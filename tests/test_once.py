@@ -391,6 +391,20 @@ def test_what_is_saved_is_little_and_there_before_the_first_mark(still: esker.St
     assert only(Path(still.path), "once").stat().st_size < 100
 
 
+def test_no_mark_is_written_while_the_file_cannot_be(tmp_path: Path) -> None:
+    import errno
+
+    files = Refusing()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        store["t"].append(b"plain", wait=True)
+        files.refuse("rename", errno.ENOSPC, "once")
+        for _ in range(2):
+            with pytest.raises(esker.DiskFull):
+                store["t"].append(b"a", idempotency_key="k")
+        files.allow()
+        assert store["t"].append(b"a", idempotency_key="k") == 1
+
+
 def test_a_full_disk_at_close_costs_nothing_but_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -266,6 +266,8 @@ def _least(view: View, end: int, records: int) -> int:
 
 def _own(shard: Shard, table: Table) -> None:
     """Take the shard, and know what is in it. Assumes the table's lock."""
+    if table.held is not None and table.held is shard._writer_lock and shard.poison is None:
+        return  # whoever writes looks again, with the lock
     while True:
         with shard.lock:
             if shard.poison is not None:
@@ -280,9 +282,9 @@ def _own(shard: Shard, table: Table) -> None:
             if shard._writer_lock is held:
                 raise
             continue  # handed back while it was read
-        table.held = held
         if table.unsaved and shard.durability != "ephemeral":
             _save(shard, table)
+        table.held = held
         return
 
 
