@@ -198,3 +198,33 @@ def test_what_cannot_be_saved_is_not_evicted(call: str) -> None:
     with opened(disk.kill()) as store:
         assert store["t"].append(b"0", idempotency_key=b"0", wait=True) == 0
         assert store["t"].append(b"last", idempotency_key=b"last", wait=True) == 17
+
+
+def test_no_damage_to_the_saved_table_makes_a_second_batch_in_silence() -> None:
+    """Every byte of it is changed, and the file is cut at every length."""
+    disk = SimulatedDisk(seed=7)
+    with opened(disk) as store:
+        topic = store.create("t", durability="fsync")
+        topic.append_many([b"a", b"b"], idempotency_key="k", wait=True)
+        for n in range(3):
+            topic.producer("p").append(b"%d" % n, wait=True)
+    (path,) = (each for each in disk.contents() if each.endswith("/once"))
+    whole = disk.contents()[path]
+    damages = [whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :] for at in range(len(whole))]
+    damages += [whole[:size] for size in range(len(whole))]
+    logging.getLogger("esker").setLevel(logging.CRITICAL)
+    try:
+        for damaged in damages:
+            after = disk.kill()
+            after.open(path, "rw").truncate(len(damaged))
+            if damaged:
+                after.poke(path, 0, damaged)
+            with opened(after) as store:
+                topic = store["t"]
+                retry = topic.append_many([b"a", b"b"], idempotency_key="k")
+                assert retry == esker.Span(0, 0, 2)
+                assert store.recovery.labels == ["damaged_keys"]
+                assert topic.producer("p").append(b"1", sequence=1) == 3
+                assert topic.end() == 5
+    finally:
+        logging.getLogger("esker").setLevel(logging.NOTSET)
