@@ -208,6 +208,29 @@ def test_a_reader_is_woken_when_its_shard_goes_to_another_process(tmp_path: Path
         assert [record.value for record in got] == [b"from the other"]
 
 
+@pytest.mark.parametrize("how", ["append", "append and wait", "append_many", "a large batch"])
+def test_a_record_whose_shard_was_given_back_just_now_goes_to_another(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had been chosen, and another process was faster."""
+    root = tmp_path / "data"
+    with esker.open(root) as one, esker.open(root) as two:
+        one.create("t", shards=2).append(b"one", key=key_of(0, 2), wait=True)
+        topic = two["t"]
+        topic.append(b"two", key=key_of(1, 2), wait=True)
+        real, chosen = topic._shard_for, [topic._shards[0]]
+        monkeypatch.setattr(
+            topic, "_shard_for", lambda key, **how: chosen.pop() if chosen else real(key, **how)
+        )
+        if how.startswith("append_many") or how == "a large batch":
+            span = topic.append_many([b"v"] * (2 if how == "append_many" else 500))
+            assert (span.shard, span.first) == (1, 1)
+        else:
+            offset = topic.append(b"v", wait=how == "append and wait")
+            assert (offset, offset.shard) == (1, 1)  # type: ignore[attr-defined]
+        assert not chosen
+
+
 PREFORK = """
     import sys
     import esker

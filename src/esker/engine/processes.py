@@ -160,6 +160,11 @@ def next_shard(topic: Writing, looking: bool = True) -> Shard:
     return shards[topic._turn % len(shards)]  # all of them have a writer: who appends is told
 
 
+def have_another(topic: Writing) -> bool:
+    """Whether a record without a key can go elsewhere: its shard was given back just now."""
+    return any(shard.writing for shard in topic._shards)
+
+
 def _taken(shard: Shard) -> bool:
     try:
         with shard.lock:

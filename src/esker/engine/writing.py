@@ -35,7 +35,7 @@ from esker.errors import (
     WouldBlock,
     WriterBusy,
 )
-from esker.format.columns import FEW, Body, Columns, Extra, one, to_columns
+from esker.format.columns import FEW, KEYS, Body, Columns, Extra, one, to_columns
 from esker.format.frame import HEADER_SIZE
 from esker.format.once import Mark, Place
 from esker.options import BUFFER_BYTES, SMALL_RECORD_BYTES
@@ -166,6 +166,8 @@ class Writing(Handle):
             else:
                 offset = self._buffer_one(shard, value, extra)
         except WriterBusy as busy:
+            if key is None and processes.have_another(self):
+                return self._append(value, key, tag, node, headers, timestamp, wait)
             bodies = encode([value], {0: extra} if extra else {}, context.clock.now_us())
             offset = processes.handed_over(self, shard, bodies, wait, busy)
         return offset if len(self._shards) == 1 else Offset(offset, shard.number)
@@ -443,6 +445,10 @@ class Writing(Handle):
             try:
                 first = self._write(shard, group, now)
             except WriterBusy as busy:
+                keyed = any(body.bits & KEYS for body in bodies)
+                if not keyed and not spans and processes.have_another(self):
+                    other = processes.next_shard(self)
+                    return self._append_bodies(other, bodies, wait, now, atomic)
                 first = processes.handed_over(self, shard, group, wait, busy)
             count = sum(body.count for body in group)
             if spans and spans[-1].next == first:  # nobody came between
