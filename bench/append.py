@@ -51,6 +51,30 @@ def many(setting: Setting) -> Iterator[Row]:
     )
 
 
+def once(setting: Setting) -> Iterator[Row]:
+    """Batches with an idempotency key, each its own, and the same without, in turns."""
+    count = setting.size(1_000_000, 5_000)
+    batches = in_batches(random_values(count), MANY)
+
+    def keyed(store: Esker) -> None:
+        for number, batch in enumerate(batches):
+            store.topic.append_many(batch, idempotency_key=b"batch %d" % number)
+
+    also = {
+        Esker.name: setting.contender(Esker.name, keyed, open_store=Esker),
+        "none": setting.contender(
+            "none", lambda store: store.append_many(batches), open_store=Esker
+        ),
+    }
+    seconds = setting.compare(lambda store: None, repeats=5, columns=(), also=also)
+    yield Row(
+        f"append_many of {MANY:,} with an idempotency key",
+        per(count, seconds, NS),
+        (Goal.times_faster(0.7, than="none"),),
+        details={"records": count},
+    )
+
+
 def arrow(setting: Setting) -> Iterator[Row]:
     """The bare write gets as many bytes per call as Esker makes of a batch, from other memory."""
     count = setting.size(2_000_000, 20_000)

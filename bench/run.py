@@ -32,6 +32,7 @@ FAILED = "failed"
 OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "append": append.one_by_one,
     "append_many": append.many,
+    "once": append.once,
     "append_arrow": append.arrow,
     "read": read.read,
     "disk": durable.lone_disk,

@@ -27,6 +27,7 @@ from pathlib import Path
 from struct import Struct, error, unpack, unpack_from
 from typing import Any, NamedTuple
 
+from msgspec import msgpack
 from xxhash import xxh3_64_intdigest as xxh3
 from xxhash import xxh3_128_hexdigest
 
@@ -76,6 +77,9 @@ ENTRY = Layout(
 DELETIONS = Layout(
     "Deletions", "4sHHQQII16sQQ", "magic version zero number topic shard zeros store salt checksum"
 )
+ONCE = Layout(
+    "Once", "4sHHQQII16sQQ", "magic version zero upto topic shard size store body checksum"
+)
 DATA, CONFIG, MARK, FOOTER, HOLE, DELETION, PLACE = 1, 2, 3, 4, 5, 6, 7
 CLEAN = MORE = 1
 GAPS = {1: "lost unsynced tail", 2: "corrupt", 3: "state lost"}
@@ -84,6 +88,7 @@ NAMES = {
     "identity": r"esker\.store",
     "catalog": rf"catalog-{N8}",
     "journal": rf"journal/{N8}\.journal",
+    "slot": r"processes/(\d{4})\.lock",
     "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
     rf"|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
     "mutex": rf"topics/{N8}/queue/lock|topics/{N8}/queue/{N4}/lock",
@@ -96,6 +101,7 @@ NAMES = {
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
     "deletions": rf"topics/{N8}/{N4}/deletions-{N8}",
     "tags": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.tags",
+    "once": rf"topics/{N8}/{N4}/once",
     "state": rf"topics/{N8}/{N4}/state",
     "counters": rf"topics/{N8}/{N4}/counters",
     "offsets": rf"topics/{N8}/{N4}/offsets",
@@ -233,6 +239,24 @@ def state(data: bytes) -> tuple[Any, list[tuple[int, str]]]:
     if len(slots) == 2 and slots[1].generation != slots[0].generation + 1:
         flaws.append((8, "state slots were not written in turn"))
     return (slots[-1] if slots else None), flaws
+
+
+def once(data: bytes) -> tuple[Any, list[tuple[int, list[Any]]]]:
+    """§15: header, and the offsets of batches with their marks."""
+    need(len(data) >= 64, "table of keys is shorter than its header")
+    header = ONCE.at(data)
+    need(header.checksum == xxh3(data[:56]), "header checksum of a table of keys")
+    need(
+        (header.magic, header.version, header.zero) == (b"ESKO", 1, 0), "header of a table of keys"
+    )
+    need(header.size == len(data) - 64 and header.body == xxh3(data[64:]), "keys checksum")
+    keys, numbers = msgpack.decode(data[64:])
+    saved = [(offset, ["k", key, count]) for key, offset, count in keys]
+    saved += [(offset, ["p", who, number, count]) for who, number, offset, count in numbers]
+    need(all(0 <= at < at + mark[-1] <= header.upto for at, mark in saved), "places of keys", 64)
+    for rows in (keys, numbers):
+        need(rows == sorted(rows, key=lambda row: row[-2]), "keys that do not ascend", 64)
+    return header, saved
 
 
 @lru_cache(1024)
@@ -836,6 +860,7 @@ class Judge:
         deleted = self.deleted(where, mine, page)
         if deleted and max(deleted) >= before[0]:
             self.problem(where, 0, f"offset {max(deleted)} is deleted, and the end is {before[0]}")
+        self.marked(where, mine, records, before[0])
         records = [r for r in records if r.offset >= earliest and r.offset not in deleted]
         gaps = [Gap(max(g.first, earliest), g.last, g.reason) for g in gaps if g.last >= earliest]
         evicted = losses(page) if page else []
@@ -855,6 +880,27 @@ class Judge:
                     there.setdefault(record.tag, []).append(record.offset - piece.base)
             if found is not None and piece.path.endswith(".seg") and found != there:
                 self.problem(path, 64, "an index of other tags")
+
+    def marked(self, where: str, mine: Any, records: list[Record], end: int) -> None:
+        """§15: what is saved of keys and producers is what the records say."""
+        path = f"{where}/once"
+        if path not in self.files:
+            return
+        found = self.parse(once, path)
+        if found is None:
+            return
+        header, saved = found
+        if (header.store, header.topic, header.shard) != mine[:3]:
+            self.problem(path, 16, "the keys of another shard")
+        if header.upto > end:
+            self.problem(path, 8, f"keys up to {header.upto}, and the end is {end}")
+        there = {record.offset: dict(record.headers) for record in records}
+        for offset, mark in saved:
+            headers = there.get(offset)
+            if not headers:  # evicted, or deleted and blank by now
+                continue
+            if msgpack.decode(headers.get("esker-once", b"\xc0")) != mark:
+                self.problem(path, 64, f"{mark} is not at offset {offset}")
 
     def deleted(self, where: str, mine: Any, page: Any) -> frozenset[int]:
         """§16: the offsets that were deleted one by one. What no page names is a leftover."""

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPECTED = [
     ("append one by one, flushed every 4,000", "ns/record", 2),
     ("append_many of 1,000", "ns/record", 2),
+    ("append_many of 1,000 with an idempotency key", "ns/record", 1),
     ("append_arrow of 10,000 rows; raw: .*", "ns/record", 2),
     ("read, verified, to Arrow: sealed segments", "ns/record", 2),
     ("read, verified, to Arrow: active segment", "ns/record", 2),

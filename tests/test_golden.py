@@ -69,6 +69,24 @@ def test_a_golden_store_can_be_written_to(golden: Path, tmp_path: Path) -> None:
             assert len(found) == (name != "ephemeral")
 
 
+def test_keys_of_a_golden_store_are_known(tmp_path: Path) -> None:
+    root = copied(make.VERSION / "once.json", tmp_path / "data")
+    with esker.open(root) as store:
+        assert set(store.recovery.labels) == {"unfinished_attach"}
+        topic = store["once"]
+        before = make.contents(store)
+        assert topic.append_many([b"a", b"b"], idempotency_key=b"\0key") == esker.Span(0, 0, 2)
+        assert topic.append(b"c", idempotency_key="text") == 2
+        assert topic.append(b"later", idempotency_key="later") == 9
+        assert topic.append(b"handed over", idempotency_key="handed") == 11
+        producer = topic.producer("importer")
+        assert producer.last == 3
+        found = [producer.append_many([b"v"] * (2 if n < 3 else 1), sequence=n) for n in range(4)]
+        assert [span.first for span in found] == [3, 5, 7, 10]
+        assert make.contents(store) == before
+        assert set(store.recovery.labels) == {"unfinished_attach"}
+
+
 def test_a_store_that_was_closed_needs_no_recovery_and_verifies(tmp_path: Path) -> None:
     root = copied(make.VERSION / "closed.json", tmp_path / "data")
     before = snapshot(root)

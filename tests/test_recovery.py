@@ -17,7 +17,7 @@ import pytest
 import esker
 from esker.engine import attach
 from esker.engine.findings import CASES, Finding
-from esker.format import frame, journal, segment
+from esker.format import frame, journal, once, segment
 from esker.options import RESERVE_OFFSETS
 from esker.testing import LOST, NAMES_ONLY, Crash, Fault, ManualClock, SimulatedDisk
 
@@ -703,6 +703,39 @@ def test_a_group_that_had_acked_what_is_lost_misses_nothing_that_is_written_in_i
     read = [value for batch in store["t"].group("g").poll() for value in batch.values]
     assert read == [b"e", b"f", b"g"]
     store.close()
+
+
+@covers("damaged_keys")
+@pytest.mark.parametrize("damage", ["flipped", "missing", "newer than the log", "of another shard"])
+def test_damaged_keys_are_found_again_in_the_log_and_that_is_said(damage: str) -> None:
+    disk, store = begin("disk", "t", "u")
+    topic, other = store["t"], store["u"]
+    first = topic.append_many([b"a", b"b"], idempotency_key=b"k")
+    topic.producer("p").append(b"c")
+    other.append_many([b"x"] * 9, idempotency_key=b"other")
+    store.close()
+    saved = f"{SHARD}/once"
+    if damage == "flipped":
+        flip(disk, saved, 70)
+    elif damage == "missing":
+        disk.unlink(saved)
+        disk.sync_dir(SHARD)
+    elif damage == "of another shard":
+        whole = disk.contents()[f"{ROOT}/topics/00000002/0000/once"]
+        edit(disk, saved, lambda data: data.__setitem__(slice(None), whole))
+    else:
+        owner = (store._context.store, 1, 0)
+        whole = once.encode_saved(once.Saved(99, {b"k": once.Place(90, 2)}, {}), owner)
+        edit(disk, saved, lambda data: data.__setitem__(slice(None), whole))
+    store = opened(disk)
+    assert store.recovery.clean  # nobody has asked for a key yet
+    topic = store["t"]
+    assert topic.append_many([b"a", b"b"], idempotency_key=b"k") == first
+    found = the(store, "damaged_keys")
+    assert (found.path, found.topic) == (saved, "t")
+    assert topic.producer("p").last == 0
+    assert values(store) == [b"a", b"b", b"c"]
+    goes_on(disk, store)
 
 
 @covers("damaged_catalog")

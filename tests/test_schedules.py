@@ -276,8 +276,9 @@ class World:
             for name, watched in self.watched.items():
                 if self.following:
                     self._append("closer", name, "s", 0)
-                    self.baton.sleep(patience)
-                    missed = self.store[name].end() - len(watched.seen)
+                    for _ in range(4):  # time may pass before one that was woken has had a turn
+                        self.baton.sleep(patience)
+                        missed = self.store[name].end() - len(watched.seen)
                     assert not missed, f"{name}: {missed} records, and no follower was woken"
             self.store.close()
 

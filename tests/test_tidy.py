@@ -23,7 +23,7 @@ from tests.zoo.mutants import mutants
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "esker"
 LINES_MAX = 700  # a smell, not a law: past it, look for the second module inside
-LINES_MAX_AROUND = 1_100  # a file of tests is a list, and is read by searching
+LINES_MAX_AROUND = 1_150  # a file of tests is a list, and is read by searching
 
 LAYERS = (
     {"cli"},

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
     from esker.engine.maintenance import Maintenance
+    from esker.engine.once import Producer
     from esker.engine.progress import Progress
     from esker.engine.recovery import Finding, Recovery
     from esker.engine.retention import Eviction
@@ -51,16 +52,20 @@ if TYPE_CHECKING:
         InvalidPosition,
         InvalidRecord,
         JavaMissing,
+        KeyReused,
         MemberBusy,
         NotAQueue,
         NotAStore,
         OffsetOutOfRange,
         PermissionRefused,
         Poisoned,
+        ProducersFull,
         PySparkMissing,
         ReadOnlyDisk,
         ReadOnlyStore,
         RecordTooLarge,
+        SequenceExpired,
+        SequenceGap,
         StaleLease,
         StopProcessing,
         StorageError,
@@ -105,6 +110,7 @@ _HOMES = {
     "Progress": "esker.engine.progress",
     "Finding": "esker.engine.recovery",
     "Recovery": "esker.engine.recovery",
+    "Producer": "esker.engine.once",
     "Eviction": "esker.engine.retention",
     "Maintenance": "esker.engine.maintenance",
     "repair": "esker.upkeep.repair",
@@ -175,6 +181,7 @@ __all__ = [
     "InvalidRecord",
     "JavaMissing",
     "Job",
+    "KeyReused",
     "Lag",
     "Maintenance",
     "MemberBusy",
@@ -187,6 +194,8 @@ __all__ = [
     "PermissionRefused",
     "Poisoned",
     "Problem",
+    "Producer",
+    "ProducersFull",
     "Progress",
     "PySparkMissing",
     "Queue",
@@ -197,6 +206,8 @@ __all__ = [
     "RecordTooLarge",
     "Recovery",
     "Repaired",
+    "SequenceExpired",
+    "SequenceGap",
     "Slice",
     "Span",
     "Spans",

@@ -35,13 +35,15 @@ from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
 from esker.engine.maintenance import Maintenance
+from esker.engine.once import Producer
 from esker.engine.recovery import Recovery
 from esker.engine.retention import Eviction
+from esker.engine.shard import Shard
 from esker.engine.slices import Slice
 from esker.engine.store import Mode, Store, open_store
 from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
-from esker.errors import CommitTimeout, Fenced, StopProcessing, WouldBlock
+from esker.errors import CommitTimeout, Fenced, StopProcessing, WouldBlock, WriterBusy
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus
 from esker.groups.group import POLL_RECORDS, Group
@@ -157,6 +159,14 @@ class AsyncStore:
         """As `Store.tier`."""
         return await self._run(lambda: self._store.tier(name, to, before, shard))
 
+    async def process_slot(self) -> int:
+        """As `Store.process_slot`."""
+        return await self._run(lambda: self._store.process_slot)
+
+    async def processes(self) -> dict[int, int]:
+        """As `Store.processes`."""
+        return await self._run(self._store.processes)
+
     async def retention_plan(self) -> list[Eviction]:
         return await self._run(self._store.retention_plan)
 
@@ -267,10 +277,13 @@ class AsyncTopic:
     async def append(
         self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
-        wait: bool | float = False,
+        wait: bool | float = False, idempotency_key: bytes | str | None = None,
     ) -> int:  # fmt: skip
         """As `Topic.append`. With wait, all tasks that wait share one commit."""
         topic = self._topic
+        if idempotency_key is not None:
+            given = (value, key, tag, node, headers, timestamp, wait, idempotency_key)
+            return await self._store._run(lambda: topic.append(*given))
         if wait is False:
             fields = (key, tag, node, headers, timestamp)
             if topic.ready:
@@ -283,11 +296,21 @@ class AsyncTopic:
         checked = intake.value_of(value, topic._limit())
         extra = intake.extra_of(key, tag, node, headers, timestamp)
         topic._store._context.require_writable()
-        shard = topic._shard_for(extra[0] if extra else None)
+        shard = await self._shard_for(extra[0] if extra else None)
         ticket = Ticket(shard, [checked], {0: extra} if extra is not None else {})
         future = self._store._rounds.submit(ticket)
-        offset = await self._within(future, wait)
+        try:
+            offset = await self._within(future, wait)
+        except WriterBusy:  # handed over, or refused
+            fields = (key, tag, node, headers, timestamp)
+            return await self._store._run(lambda: topic.append(value, *fields, wait=wait))
         return offset if topic.shards == 1 else Offset(offset, shard.number)
+
+    async def _shard_for(self, key: bytes | None) -> Shard:
+        topic = self._topic
+        if key is not None or topic.ready:
+            return topic._shard_for(key, looking=False)
+        return await self._store._run(lambda: topic._shard_for(None))  # may take a free one
 
     @staticmethod
     async def _within(future: asyncio.Future[int], wait: bool | float) -> int:
@@ -299,15 +322,26 @@ class AsyncTopic:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise CommitTimeout(f"not committed within {wait} s; it may still be") from None
 
-    async def append_many(self, records: Iterable[Any], wait: bool | float = False) -> Span | Spans:
-        return await self._store._run(lambda: self._topic.append_many(records, wait))
+    async def append_many(
+        self, records: Iterable[Any], wait: bool | float = False,
+        idempotency_key: bytes | str | None = None,
+    ) -> Span | Spans:  # fmt: skip
+        return await self._store._run(
+            lambda: self._topic.append_many(records, wait, idempotency_key)
+        )
 
     async def append_arrow(self, data: Any, wait: bool | float = False) -> Span | Spans:
         return await self._store._run(lambda: self._topic.append_arrow(data, wait))
 
-    def batch(self, wait: bool | float = False) -> AsyncBatch:
+    def batch(
+        self, wait: bool | float = False, idempotency_key: bytes | str | None = None
+    ) -> AsyncBatch:
         """`async with topic.batch() as b: b.append(...)`: one atomic batch."""
-        return AsyncBatch(self, wait)
+        return AsyncBatch(self, wait, idempotency_key)
+
+    def producer(self, name: str, shard: int | None = None) -> AsyncProducer:
+        """As `Topic.producer`, with verbs that are awaited."""
+        return AsyncProducer(self._store, self._topic.producer(name, shard))
 
     async def flush(self) -> None:
         await self._store._run(self._topic.flush)
@@ -573,12 +607,43 @@ class _Waiter:
         self._loop.call_soon_threadsafe(self._woken.set)
 
 
+class AsyncProducer:
+    """A producer whose verbs are awaited."""
+
+    def __init__(self, store: AsyncStore, producer: Producer) -> None:
+        self._store = store
+        self._producer = producer
+        self.name = producer.name
+
+    def __repr__(self) -> str:
+        return f"<async {self._producer!r}>"
+
+    async def last(self) -> int:
+        """As `Producer.last`."""
+        return await self._store._run(lambda: self._producer.last)
+
+    async def append(self, value: bytes | str, *args: Any, **fields: Any) -> int:
+        """As `Producer.append`."""
+        return await self._store._run(lambda: self._producer.append(value, *args, **fields))
+
+    async def append_many(
+        self, records: Any, *, sequence: int | None = None, wait: bool | float = False
+    ) -> Span:
+        """As `Producer.append_many`."""
+        return await self._store._run(
+            lambda: self._producer.append_many(records, sequence=sequence, wait=wait)
+        )
+
+
 class AsyncBatch:
     """Collects records for one atomic batch; written when the block ends."""
 
-    def __init__(self, topic: AsyncTopic, wait: bool | float = False) -> None:
+    def __init__(
+        self, topic: AsyncTopic, wait: bool | float = False,
+        idempotency_key: bytes | str | None = None,
+    ) -> None:  # fmt: skip
         self._topic = topic
-        self._batch = topic._topic.batch(wait)
+        self._batch = topic._topic.batch(wait, idempotency_key)
         self.span: Span | Spans | None = None
 
     def append(self, value: bytes | str, *args: Any, **fields: Any) -> None:

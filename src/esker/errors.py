@@ -132,6 +132,34 @@ class StaleLease(EskerError):
         self.jobs = list(jobs)
 
 
+class KeyReused(EskerError, ValueError):
+    """An idempotency key (or a sequence) stands for a batch of another size; nothing was done."""
+
+    code = "key_reused"
+
+
+class SequenceGap(EskerError):
+    """A producer left out a number; `.expected` is the one to go on with. Nothing was appended."""
+
+    code = "sequence_gap"
+
+    def __init__(self, message: str, *, expected: int = 0) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
+class SequenceExpired(EskerError):
+    """Appended before, so long ago that its offsets are not kept; it was not appended again."""
+
+    code = "sequence_expired"
+
+
+class ProducersFull(EskerError):
+    """A shard knows as many producers as it can; nothing was appended."""
+
+    code = "producers_full"
+
+
 # ---- the store's state -------------------------------------------------------------------
 
 

@@ -36,6 +36,12 @@ NODE_BYTES_MAX: Final = 128
 KEY_BYTES_MAX: Final = 64 << 10
 HEADERS_MAX: Final = 64
 HEADERS_BYTES_MAX: Final = 256 << 10  # names and values of one record's headers together
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 1_024
+PRODUCER_BYTES_MAX: Final = 256
+PRODUCERS_MAX: Final = 10_000  # a shard
+DEDUPE_RECORDS: Final = 100_000
+DEDUPE_RECORDS_MAX: Final = 10_000_000  # a key takes some 250 bytes of memory
+DEDUPE_WINDOW_US: Final = 600_000_000
 TIME_US_MAX: Final = 100 * 365 * 86_400_000_000  # a hundred years
 WAIT_SECONDS_MAX: Final = 100 * 365 * 86_400.0  # a longer wait means for ever; the OS takes no more
 RESERVE_OFFSETS: Final = 1 << 16  # offsets set aside on disk at a time, at the least
@@ -82,6 +88,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where sealed segments may be moved to: a directory, or a URL such as s3://bucket/folder."""
     cold_cache_bytes: int = COLD_CACHE_BYTES
     """Memory for segments that were fetched from a cold store; the last one stays in any case."""
+    handover: bool = False
+    """Appends to a shard that another process writes are handed to it; else they are refused."""
     background: bool = True
     """False: no threads. Call `store.tick()` yourself. For tests and for embedding."""
 
@@ -112,6 +120,9 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
     consumed: bool = False
     protect_unconsumed: bool = True
     force_after_us: int = 0
+    # how long a retry is known again, see engine/once.py; whichever ends first; 0: no keys at all
+    dedupe_records: int = DEDUPE_RECORDS
+    dedupe_window_us: int = DEDUPE_WINDOW_US
     discard: Discard = "old"  # what happens at a cap: the oldest goes, or the newest is refused
 
 
@@ -124,12 +135,13 @@ _TIMES = {
     "linger": "linger_us", "sync_interval": "sync_interval_us", "ttl": "ttl_us",
     "commit_window": "commit_window_us", "segment_age": "segment_age_us",
     "force_after": "force_after_us",
+    "dedupe_window": "dedupe_window_us",
 }  # fmt: skip
 _CHOICES: dict[str, Any] = {
     "durability": Durability, "compression": Compression, "compress_at": CompressAt,
     "discard": Discard,
 }  # fmt: skip
-_SWITCHES = {"background", "consumed", "protect_unconsumed"}
+_SWITCHES = {"background", "consumed", "handover", "protect_unconsumed"}
 _RANGES = {
     "shards": (1, SHARDS_MAX),
     "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
@@ -145,6 +157,8 @@ _RANGES = {
     "ttl_us": (0, TIME_US_MAX),
     "force_after_us": (0, TIME_US_MAX),
     "keep_segments": (1, 1 << 32),
+    "dedupe_records": (0, DEDUPE_RECORDS_MAX),
+    "dedupe_window_us": (0, TIME_US_MAX),
     "compression_level": (1, 22),
 }
 

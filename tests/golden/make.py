@@ -15,6 +15,8 @@ Stores, with every kind of file and of frame that version 1 has:
     v1/anew         a topic was deleted, and made anew: a catalog that knows where the old one ended
     v1/grouped      a page of group cursors: one never moved, acked in part, at the end, moved back
                     and paused
+    v1/once         batches with keys, and of producers: marks in a segment and in logs, a table
+                    that is older than the log, a batch that is handed over and not yet attached
     v1/moved        a store of which sealed segments were moved, and the cold store beside it
     v1/closed.json  what each holds, record by record; and so on
 
@@ -276,6 +278,30 @@ def build_grouped(target: Path) -> str:
     return told
 
 
+def build_once(target: Path) -> str:
+    """A store in which batches have keys; returns what recovery must give back, as JSON."""
+    files, clock = FixedFiles(seed=11), HandClock()
+    with opened(files, clock) as store:
+        topic = store.create("once", durability="fsync", segment_records=4, segment_bytes="4KiB")
+        topic.append_many([b"a", b"b"], idempotency_key=b"\0key", wait=True)
+        topic.append(b"c", key=b"k", headers={"h": b"1"}, idempotency_key="text", wait=True)
+        for n in range(3):
+            topic.producer("importer").append_many([b"%d" % n] * 2, wait=True)
+        store.tick()
+    store, other = opened(files, clock), opened(files, clock, handover=True)
+    topic = store["once"]
+    topic.append(b"later", idempotency_key="later", wait=True)
+    topic.producer("importer").append(b"3", wait=True)
+    try:
+        other["once"].append(b"handed over", idempotency_key="handed", wait=0.0)
+    except esker.AttachPending:
+        killed(other)
+    killed(store)
+    files.dump(target, ROOT)
+    with opened(restarted(files), clock) as store:
+        return contents(store)
+
+
 BUILDERS = {
     "anew": build_anew,
     "closed": build_closed,
@@ -283,6 +309,7 @@ BUILDERS = {
     "grouped": build_grouped,
     "killed": build_killed,
     "mended": build_mended,
+    "once": build_once,
 }
 
 

@@ -8,6 +8,8 @@
     refusals.py    what it says when it takes no more records
     layout.py      where a shard's files are, and whether they were left in order
     tally.py       the counters page
+    once.py        batches that happen once: keys and producers; known.py: which are known
+    processes.py   many processes: slots, which shard to append to, handing over
     committer.py   group commit: one round, one sync, many acks
     background.py  the only threads: linger, ticks, sealing, moving
     maintenance.py what they do, have to do and have done, for whoever asks

@@ -26,6 +26,7 @@ from typing import Any, Final
 from esker.engine import intake, refusals
 from esker.engine.context import LOG, Context
 from esker.engine.layout import follows
+from esker.engine.once import attach_once
 from esker.engine.shard import Shard
 from esker.errors import AttachPending, Corruption, FormatTooNew, InvalidOption, StorageError
 from esker.format import catalog as catalog_format
@@ -79,6 +80,11 @@ class Stage:
                 self.append_columns(intake.arrow_columns(batch, limit, now))
                 rows += batch.num_rows
         return rows
+
+    def append_bodies(self, bodies: Sequence[Body]) -> None:
+        """Add one batch that is encoded, all of it to one segment."""
+        self._open = self._open or self._create()
+        self._open.append(bodies, self._compress)
 
     def append_columns(self, columns: Columns) -> None:
         """Add records that were checked before."""
@@ -161,10 +167,12 @@ def _folder(context: Context, ticket: Ticket) -> str:
 # ---- commits ---------------------------------------------------------------------------------
 
 
-def commit(context: Context, writer: str, sequence: int, tickets: Sequence[Ticket]) -> bool:
+def commit(
+    context: Context, writer: str, sequence: int, tickets: Sequence[Ticket], once: bytes = b""
+) -> bool:
     """Make a batch a part of the log, durably. False if it was one already."""
     with _committing(context) as folder:
-        return _commit(context, folder, Commit(writer, sequence, tuple(tickets)))
+        return _commit(context, folder, Commit(writer, sequence, tuple(tickets), once))
 
 
 def abandon(context: Context, tickets: Sequence[Ticket]) -> None:
@@ -303,9 +311,18 @@ def attach_all(context: Context, batches: Iterable[Commit], shard_of: ShardOf) -
                 # who committed it may have died before the commit's name was
                 context.files.sync_dir(join(context.root, names.STAGING))
                 durable = True
-            if shard is None or not attach(shard, ticket):
+            if shard is None or not _attach_one(context, shard, batch, ticket):
                 left.append(ticket)
     return left
+
+
+def _attach_one(context: Context, shard: Shard, batch: Commit, ticket: Ticket) -> bool:
+    if not batch.once:
+        return attach(shard, ticket)
+    done = attach_once(shard, batch.once, lambda: attach(shard, ticket))
+    if done is None:  # the shard has a batch of this key: this one was a retry
+        discard(context, [ticket])
+    return done is not False
 
 
 def attach(shard: Shard, ticket: Ticket) -> bool:

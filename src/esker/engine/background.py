@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from esker.engine import retention, rewriting, tally
+from esker.engine import once, retention, rewriting, tally
 from esker.engine.attach import attach_all, commits, pending
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
@@ -381,6 +381,7 @@ class Background:
             self.diary.failed("sealing", problem, shard)
             return False
         self.diary.did("sealed")
+        once.sealed(shard)
         self.move_soon()
         if is_evicting(shard.entry.options):
             with retention.failing_quietly(shard):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from esker.clock import Clock
 from esker.engine.ahead import Ahead
+from esker.engine.findings import Finding
 from esker.errors import (
     Corruption,
     EskerError,
@@ -85,6 +86,7 @@ class Context:
         self.closed = False
         self.forked = False
         self.recover_again = _nothing  # set by the store
+        self.found: Callable[[Finding], None] = _unsaid  # set by the store: for its report
         self.retain = _nothing  # set by the store: look at every topic with a policy
         self.follow_catalog = _nothing  # set by the store: take up what others have altered
         self.is_gone: Callable[[int], bool] = _never  # set by the store: a topic that was deleted?
@@ -126,6 +128,10 @@ class Context:
             )
         if self.read_only:
             raise ReadOnlyStore(f'{self.root} was opened with mode="r"; open it with mode="rw"')
+
+
+def _unsaid(_: Finding) -> None:
+    """Stands in until the store sets its own."""
 
 
 def _unheard(_: TopicEntry) -> None:

@@ -34,7 +34,7 @@ def deliver(store: Store, batch: Commit, limit: float | None) -> bool:
     """Commit a batch and wait until it is attached. False if it was committed before."""
     context = store._context
     _settle_before(store, batch)
-    committed = commit(context, batch.writer, batch.sequence, batch.tickets)
+    committed = commit(context, batch.writer, batch.sequence, batch.tickets, batch.once)
     for folder in {shard_folder(store.path, each.topic, each.shard) for each in batch.tickets}:
         collect(context, folder)
     mine = [batch] if committed else committed_before(context, batch.writer)

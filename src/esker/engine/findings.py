@@ -27,6 +27,7 @@ CASES: Final[dict[str, str]] = {
     "unfinished_attach": "a committed batch was not a part of all its shards yet: attached",
     "corrupt_commit": "a batch was committed and cannot be attached: what it names stays staged",
     "damaged_state": "a shard's state page cannot be read: rebuilt from its segments",
+    "damaged_keys": "idempotency keys, as they were saved, cannot be read: found again in the log",
     "damaged_counters": "a counters page cannot be read: counts from zero",
     "cursor_beyond_end": "a group had acked records that the machine lost: it goes on at the end",
     "damaged_catalog": "a catalog generation cannot be read: the one before it, or the segments",

@@ -18,6 +18,7 @@ from esker.errors import InvalidOption, InvalidRecord, RecordTooLarge
 from esker.format import checksum
 from esker.format import columns as cols
 from esker.format.columns import HEADER_TYPE, Body, Columns, Extra
+from esker.format.once import HEADER as ONCE
 from esker.options import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
@@ -117,6 +118,8 @@ def _headers(headers: Any) -> Mapping[str, bytes] | None:
     checked = {}
     size = 0
     for name, cell in headers.items():
+        if name == ONCE:
+            continue  # of the batch that it was read from
         if not isinstance(name, str):
             raise InvalidRecord(f"a header's name is text, not {type(name).__name__}")
         if isinstance(cell, str):
@@ -287,6 +290,7 @@ def arrow_columns(batch: Any, limit: int, now_us: int) -> Columns:
     headers = column("headers", HEADER_TYPE)
     if headers is not None:
         _check_headers(headers)
+        headers = _without_marks(headers)
     stamps = now_us if "timestamp" not in names else _stamps(batch.column("timestamp"), now_us)
     return Columns(
         values,
@@ -327,6 +331,14 @@ def _check_headers(headers: Any) -> None:
         raise InvalidRecord("column 'headers' has a null name or value; leave that header out")
     for part in pairs.flatten():
         check_sizes(part, HEADERS_BYTES_MAX, "header")
+
+
+def _without_marks(headers: Any) -> Any:
+    """Headers without the marks of the batches that they were read from: see once.py."""
+    if not pc.any(pc.equal(headers.flatten().field("key"), ONCE)).as_py():
+        return headers
+    cells = [[pair for pair in cell or [] if pair["key"] != ONCE] for cell in headers.to_pylist()]
+    return pa.array(cells, HEADER_TYPE)
 
 
 def _stamps(array: Any, now_us: int) -> Any:

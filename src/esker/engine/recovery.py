@@ -42,7 +42,7 @@ from esker.format.state import State
 from esker.options import RESERVE_OFFSETS_MAX
 from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
-from esker.storage.files import Files, Holder, join, size_of
+from esker.storage.files import Files, Holder, base_name, join, size_of
 from esker.storage.log import LogSegment
 from esker.storage.marks import newest
 from esker.storage.marks import tidy as tidy_marks
@@ -267,7 +267,7 @@ def _cut_cursors(
 
 def _tidy(context: Context, folder: str, say: Say) -> None:
     files = context.files
-    ours = {names.STATE, names.COUNTERS, names.LOCK, names.OFFSETS, names.OFFSETS_LOCK}
+    ours = {names.STATE, names.COUNTERS, names.LOCK, names.OFFSETS, names.OFFSETS_LOCK, names.ONCE}
     for name in sorted(files.list(folder)):
         path = join(folder, name)
         if name.endswith(names.TEMPORARY) and _half_made(files, path):
@@ -296,6 +296,8 @@ def _tidy(context: Context, folder: str, say: Say) -> None:
 def _half_made(files: Files, path: str) -> bool:
     """Whether a temporary file is a copy of something that is still there."""
     whole = path.removesuffix(names.TEMPORARY)
+    if base_name(whole) == names.ONCE:
+        return files.kind(path) == "file"  # the log has all that it would have said
     there = (whole, whole.removesuffix(".seg") + ".log")
     return files.kind(path) == "file" and any(files.kind(name) for name in there)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
-from esker.engine import floor
+from esker.engine import floor, once
 from esker.engine.context import Context
 from esker.engine.reader import count_records, earliest_of
 from esker.engine.shard import Shard
@@ -97,6 +97,7 @@ def unlink_tree(files: Files, folder: str) -> None:
 
 def forget_before(shard: Shard, before: int) -> int:
     """Delete the durable records below an offset; returns how many they were."""
+    once.keep(shard)
     with shard.lock:
         shard.open_for_writing()
         if shard.poison is not None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from esker.engine import consumed, floor, tally
+from esker.engine import consumed, floor, once, tally
 from esker.engine.attach import committed_before
 from esker.engine.consumed import Readers
 from esker.engine.context import LOG
@@ -215,6 +215,7 @@ def _evict(
         shard.context.background.diary.did("sealed")
     for problem in shard.context.committer.make_durable([shard]).values():
         raise problem  # no crash may take the log back to before its beginning
+    once.keep(shard)
     with shard.lock:
         found = planned(len(shard.sealed))  # what cannot be sealed goes another time
         if found is None or not shard.writing or shard.poison is not None:

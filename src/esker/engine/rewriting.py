@@ -33,7 +33,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from esker.engine import tiering
+from esker.engine import once, tiering
 from esker.engine.context import LOG
 from esker.errors import Corruption, EskerError, StorageError
 from esker.storage.blank import copy_blank, held, temporary
@@ -118,6 +118,7 @@ def rewrite(shard: Shard, segment: SealedSegment, least: int) -> int:
 
     Returns how much smaller it is: 0 if nothing was done.
     """
+    once.keep(shard)
     with shard._sealing:
         with shard.lock:
             if not _is_ours(shard, segment):

@@ -97,6 +97,7 @@ class Shard(Waited):
         self._block = RESERVE_OFFSETS
         self.poison: EskerError | None = None
         self.gone = False  # the topic was deleted
+        self.once: Any = None  # which batches are known by a key, see once.py
         self.trouble: EskerError | None = None  # the last failed background write, until one works
         self.counters: Counters | None = None
         self.door: Any = None  # the topic, whose `_buffer` is the owner's way in

@@ -14,7 +14,7 @@ import msgspec
 
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
-from esker.engine import altering, budget, delivery, retention
+from esker.engine import altering, budget, delivery, once, retention
 from esker.engine.attach import Stage, check, committed_before
 from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
@@ -22,6 +22,7 @@ from esker.engine.committer import Committer
 from esker.engine.context import LOG, Context
 from esker.engine.layout import shard_folder
 from esker.engine.maintenance import Maintenance
+from esker.engine.processes import Slots, give_back_all
 from esker.engine.reader import check_timeout
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.removal import remove_topic
@@ -77,7 +78,9 @@ class Store(StoreVerbs):
         self._lock = threading.RLock()  # guards _topics and _catalog
         context.committer = Committer(context)
         context.background = Background(context)
+        self._slots = Slots(self)
         context.recover_again = self._recover_again
+        context.found = lambda finding: self.recovery.findings.append(finding)
         context.retain = self._retain_quietly
         context.follow_catalog = self._follow_catalog
         context.is_listed = self._is_listed
@@ -185,6 +188,7 @@ class Store(StoreVerbs):
                 self._context.background.retaining = True
         tell_bounds(self._context, self._catalog.catalog.topics)
         self._context.background.move_soon()
+        give_back_all(self)
 
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a topic and everything in it, for good; what was buffered goes with it.
@@ -299,6 +303,19 @@ class Store(StoreVerbs):
         """The number of the last batch that a writer committed; None if there was none."""
         before = committed_before(self._context, writer)
         return max((batch.sequence for batch in before), default=None)
+
+    @property
+    def process_slot(self) -> int:
+        """The number of this handle among those that append to this store: the lowest free one.
+
+        It is held until the store is closed; that of a process that died is free at once.
+        """
+        return self._slots.number()
+
+    def processes(self) -> dict[int, int]:
+        """The slots that are held now, by whomever, and the processes that hold them."""
+        self._context.require_open()
+        return self._slots.holders()
 
     def _shard(self, topic: int, number: int) -> Shard | None:
         self._catalog.refresh()
@@ -447,6 +464,7 @@ class Store(StoreVerbs):
         if context.forked:
             return
         context.committer.close()
+        self._slots.release()
         for shard in context.shards:
             shard.leave()
             shard.wake()
@@ -476,6 +494,8 @@ class Store(StoreVerbs):
             context.committer.checkpoint()
         except EskerError as problem:
             problems.append(problem)
+        for shard in context.shards:
+            once.close(shard)
         context.committer.close()  # before the shards: who takes one must see what it left there
         for shard in context.shards:
             _close_shard(shard, problems)
@@ -647,10 +667,11 @@ def _in_child() -> None:
             for follower in topic._followers:
                 follower.renew()
         for shard in store._context.shards:
-            shard.buffer = CLOSED
+            shard.buffer, shard.once = CLOSED, None
             shard.let_go()
         for guest in store._context.guests:
             guest.let_go()
+        store._slots.let_go()
         store._context.committer.let_go()
         store._context.background.let_go()
         store._context.ahead.let_go()

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from esker import positions
-from esker.engine import intake
+from esker.engine import intake, once, processes
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.erasing import check_match, erase
 from esker.engine.handle import Handle
@@ -33,9 +33,11 @@ from esker.errors import (
     InvalidOption,
     OffsetOutOfRange,
     WouldBlock,
+    WriterBusy,
 )
-from esker.format.columns import FEW, Body, Columns, Extra, one, to_columns
+from esker.format.columns import FEW, KEYS, Body, Columns, Extra, one, to_columns
 from esker.format.frame import HEADER_SIZE
+from esker.format.once import Mark, Place
 from esker.options import BUFFER_BYTES, SMALL_RECORD_BYTES
 from esker.records import Offset, Record, Span, Spans
 
@@ -68,12 +70,15 @@ class Writing(Handle):
         headers: dict[str, bytes] | None = None,
         timestamp: Any = None,
         wait: bool | float = False,
+        idempotency_key: bytes | str | None = None,
     ) -> int:
         """Append one record and return its offset.
 
         The record is buffered and pending: it is written with the next full buffer, after the
         linger, by `sync`, by `close`. With wait=True (or a number of seconds) the call returns
         when the topic's commit class is met. A call that raises has not accepted the record.
+        With an idempotency key it is written at once; a retry with the same key, within the
+        topic's dedupe window, returns the first offset and appends nothing.
         """
         buffer = self._buffer
         if (
@@ -86,6 +91,7 @@ class Writing(Handle):
             and headers is None
             and timestamp is None
             and wait is False
+            and idempotency_key is None
         ):
             row = len(buffer)
             if row < buffer.limit:
@@ -93,6 +99,9 @@ class Writing(Handle):
                 if self._buffer is buffer:
                     return buffer.base + row
                 return self._append_late(buffer, value)
+        if idempotency_key is not None:
+            extra = (key, tag, node, headers, timestamp)
+            return once.append(self, idempotency_key, value, extra, wait)
         return self._append(value, key, tag, node, headers, timestamp, wait)
 
     def _nothing_appended(self) -> Span:
@@ -114,7 +123,7 @@ class Writing(Handle):
         value = intake.value_of(value, self._limit())
         extra = intake.extra_of(key, tag, node, headers, timestamp)
         self._created()
-        shard = self._shard_for(extra[0] if extra else None)
+        shard = self._shard_for(extra[0] if extra else None, looking=False)
         offset = self._buffer_one(shard, value, extra, waiting=False)
         return offset if len(self._shards) == 1 else Offset(offset, shard.number)
 
@@ -151,13 +160,19 @@ class Writing(Handle):
         shard = self._shard_for(extra[0] if extra else None)
         if context.gauge.over:
             self._relieve(shard, wait)
-        if wait is not False or not context.options.linger_us:
-            offset = self._commit_one(shard, value, extra, wait)
-        else:
-            offset = self._buffer_one(shard, value, extra)
+        try:
+            if wait is not False or not context.options.linger_us:
+                offset = self._commit_one(shard, value, extra, wait)
+            else:
+                offset = self._buffer_one(shard, value, extra)
+        except WriterBusy as busy:
+            if key is None and processes.have_another(self):
+                return self._append(value, key, tag, node, headers, timestamp, wait)
+            bodies = encode([value], {0: extra} if extra else {}, context.clock.now_us())
+            offset = processes.handed_over(self, shard, bodies, wait, busy)
         return offset if len(self._shards) == 1 else Offset(offset, shard.number)
 
-    def _shard_for(self, key: bytes | None) -> Shard:
+    def _shard_for(self, key: bytes | None, *, looking: bool = True) -> Shard:
         shards = self._shards
         if len(shards) == 1:
             return shards[0]
@@ -165,8 +180,7 @@ class Writing(Handle):
             return shards[intake.fnv1a(key) % len(shards)]
         shard = shards[self._turn % len(shards)]
         if shard.buffer is CLOSED:  # the last batch went there: the next shard's turn
-            self._turn += 1
-            shard = shards[self._turn % len(shards)]
+            return processes.next_shard(self, looking)
         return shard
 
     def _buffer_one(
@@ -255,14 +269,23 @@ class Writing(Handle):
         """
         try:
             with shard.lock:
-                if shard.buffer is not CLOSED:
-                    shard._flush(now)
-                if shard.refusing:
-                    refuse(shard, *_weight(bodies))
-                return shard._write(bodies)
+                return self._write_behind(shard, bodies, now)
         finally:  # also when it failed: what was buffered may be written
             if shard.synced_later:
                 shard.context.background.sync_soon(shard)
+
+    def _write_behind(self, shard: Shard, bodies: list[Body], now: int) -> int:
+        """The same for who holds the lock."""
+        if shard.buffer is not CLOSED:
+            shard._flush(now)
+        if shard.refusing:
+            refuse(shard, *_weight(bodies))
+        return shard._write(bodies)
+
+    def _append_elsewhere(
+        self, shard: Shard, mark: Mark, bodies: once.Bodies, wait: bool | float, busy: WriterBusy
+    ) -> Place:
+        return processes.append_elsewhere(self, shard, mark, bodies, wait, busy)
 
     def _relieve(self, shard: Shard, wait: bool | float) -> None:
         """Too much waits for the disk: wait for it, here and now."""
@@ -316,12 +339,19 @@ class Writing(Handle):
         self.sync()
         return sum(reclaim(self._shards[view.number]) for view in self._views(shard))
 
-    def append_many(self, records: Iterable[Any], wait: bool | float = False) -> Span | Spans:
+    def append_many(
+        self, records: Iterable[Any], wait: bool | float = False,
+        idempotency_key: bytes | str | None = None,
+    ) -> Span | Spans:  # fmt: skip
         """Append records (bytes, text or Record) as one atomic batch, written when this returns.
 
         Keys that belong to several shards spread the batch: then each shard's part is atomic,
-        and the result is one Span a shard.
+        and the result is one Span a shard. A retry with the same idempotency key appends what is
+        not there yet and returns the first offsets.
         """
+        if idempotency_key is not None:
+            spans = once.append_many(self, idempotency_key, records, wait)
+            return _told(spans) if spans else self._nothing_appended()
         context = self._store._context
         context.require_writable()
         given, wait, limit = intake.batch_of(records), intake.wait_of(wait), self._limit()
@@ -416,7 +446,14 @@ class Writing(Handle):
         for group in groups:
             if spans and shard.context.gauge.over:
                 self._relieve(shard, wait)
-            first = self._write(shard, group, now)
+            try:
+                first = self._write(shard, group, now)
+            except WriterBusy as busy:
+                keyed = any(body.bits & KEYS for body in bodies)
+                if not keyed and not spans and processes.have_another(self):
+                    other = processes.next_shard(self)
+                    return self._append_bodies(other, bodies, wait, now, atomic)
+                first = processes.handed_over(self, shard, group, wait, busy)
             count = sum(body.count for body in group)
             if spans and spans[-1].next == first:  # nobody came between
                 first, count = spans[-1].first, spans.pop().count + count
@@ -425,9 +462,15 @@ class Writing(Handle):
             self._settle([shard])
         return spans
 
-    def batch(self, wait: bool | float = False) -> BatchWriter:
+    def batch(
+        self, wait: bool | float = False, idempotency_key: bytes | str | None = None
+    ) -> BatchWriter:
         """Collect records and append them as one atomic batch when the `with` block ends."""
-        return BatchWriter(self, wait)
+        return BatchWriter(self, wait, idempotency_key)
+
+    def producer(self, name: str, shard: int | None = None) -> once.Producer:
+        """Somebody who numbers his batches, so that each of them is appended once."""
+        return once.Producer(self, name, shard)
 
     def flush(self) -> None:
         """Write what is buffered. Other processes can see it; power loss may still take it."""
@@ -504,9 +547,13 @@ def _told(spans: list[Span]) -> Span | Spans:
 class BatchWriter:
     """Collects records for one atomic batch. The span is in `.span` afterwards."""
 
-    def __init__(self, topic: Writing, wait: bool | float = False) -> None:
+    def __init__(
+        self, topic: Writing, wait: bool | float = False,
+        idempotency_key: bytes | str | None = None,
+    ) -> None:  # fmt: skip
         self._topic = topic
         self._wait = wait
+        self._once = idempotency_key if idempotency_key is None else once.key_of(idempotency_key)
         self._records: list[Any] = []
         self.span: Span | Spans | None = None
 
@@ -530,5 +577,5 @@ class BatchWriter:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         if kind is None and self._records:
-            self.span = self._topic.append_many(self._records, self._wait)
+            self.span = self._topic.append_many(self._records, self._wait, self._once)
         self._records = []

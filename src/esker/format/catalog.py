@@ -40,7 +40,7 @@ FORMER_MAX: Final = 256  # so many deleted topics are remembered
 LATER: Final = (
     "cap_records", "cap_bytes", "ttl_us", "keep_segments", "discard", "compress_at",
     "compression_level", "hot_segments", "hot_bytes", "consumed", "protect_unconsumed",
-    "force_after_us",
+    "force_after_us", "dedupe_records", "dedupe_window_us",
 )  # fmt: skip
 FOREIGN: Final = "catalog of another store"
 _IDENTITY: Final = struct.Struct("<8sHHI16sq")

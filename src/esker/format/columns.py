@@ -115,6 +115,20 @@ def one(value: bytes, now_us: int) -> Body:
     return Body([body], len(body), 0, 1, now_us, now_us)
 
 
+def one_marked(value: bytes, name: str, cell: bytes, now_us: int) -> Body:
+    """The body of a single record with one header, as `from_arrow` makes it."""
+    size, label = len(value), name.encode()
+    body = b"".join(
+        (
+            _ONE.pack(0, size), _ONE.pack(0, 1),
+            _ONE.pack(0, len(label)), label, _PAD[len(label) & 7],
+            _ONE.pack(0, len(cell)), cell, _PAD[len(cell) & 7],
+            value, _PAD[size & 7],
+        )
+    )  # fmt: skip
+    return Body([body], len(body), HEADERS, 1, now_us, now_us)
+
+
 _ONE: Final = struct.Struct("<ii")
 
 

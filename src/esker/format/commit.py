@@ -42,12 +42,13 @@ class Ticket(msgspec.Struct, frozen=True):
     created: int
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     """A batch of some writer, in the order in which its segments are attached."""
 
     writer: str
     sequence: int
     tickets: tuple[Ticket, ...]
+    once: bytes = b""  # the mark of its one segment, which is dropped if the shard knows it
 
 
 def encode(commit: Commit, store: bytes) -> bytes:

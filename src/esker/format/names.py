@@ -17,6 +17,7 @@ numbers.
         00000004-00000000000000000000.tags   which rows of segment 4 carry which tag
         deletions-00000002                   which records were deleted, as bitmaps
         HEX.staged                           a segment made elsewhere, not yet a part of the shard
+        once                                 keys of batches and last numbers of producers, saved
         offsets  offsets.lock                how far groups have come; a kernel lock
         state  counters  lock
     DATA/topics/00000012/members             who takes part in its groups, members.lock beside it
@@ -25,6 +26,7 @@ numbers.
         settings  lock  demand               what kind of queue; a kernel lock; who is waiting
         workers/HEX                          kernel locks: who has it, lives
         0003/leases-00000002  0003/lock      who holds which job of shard 3; a kernel lock
+    DATA/processes/0003.lock                 held by the process that has slot 3
     DATA/archive/                            Parquet files, unless another place was named
         topic=orders/                        what a user typed, escaped as Hive does it
             _manifest.json  _lock            which files count; a kernel lock
@@ -55,6 +57,8 @@ STAGING: Final = "staging"
 SPARK: Final = "spark"
 STATE: Final = "state"
 COUNTERS: Final = "counters"
+ONCE: Final = "once"
+PROCESSES: Final = "processes"
 LOCK: Final = "lock"
 OFFSETS: Final = "offsets"
 OFFSETS_LOCK: Final = "offsets.lock"
@@ -88,6 +92,7 @@ _COLD = re.compile(
     r"([0-9a-f]{32})/(\d{8,})/(\d{4,})/((\d{8,})-(\d{20})\.seg)-[0-9a-f]{16}-[0-9a-f]{16}(\.tmp)?",
     re.ASCII,
 )
+_SLOT = re.compile(r"(\d{4})\.lock", re.ASCII)
 _NUMBER = re.compile(r"\d{4,}", re.ASCII)
 
 
@@ -207,6 +212,16 @@ def worker(token: int) -> str:
 
 def parse_worker(name: str) -> int | None:
     return int(name, 16) if _WORKER.fullmatch(name) else None
+
+
+def slot(number: int) -> str:
+    """The lock of the process that has this slot."""
+    return f"{number:04d}.lock"
+
+
+def parse_slot(name: str) -> int | None:
+    found = _SLOT.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def journal(journal_id: int) -> str:

@@ -18,6 +18,7 @@ from esker.format import catalog as catalog_format
 from esker.format import counters as counters_format
 from esker.format import marks as marks_format
 from esker.format import names
+from esker.format import once as once_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.catalog import TopicEntry
@@ -113,7 +114,9 @@ def inspect_shard(
     return found
 
 
-_OURS = {names.STATE, names.COUNTERS, names.LOCK, names.OFFSETS, names.OFFSETS_LOCK}
+_OURS = {
+    names.STATE, names.COUNTERS, names.LOCK, names.OFFSETS, names.OFFSETS_LOCK, names.ONCE,
+}  # fmt: skip
 
 
 class _Inspector:
@@ -140,6 +143,7 @@ class _Inspector:
         self.counters()
         look_at_cursors(self.files, found, self.store)
         self.state()
+        self.keys()
         listed = self.listing()
         if found.entry.options.durability == "ephemeral":
             for name in listed:
@@ -217,6 +221,24 @@ class _Inspector:
             return
         if not fresh:
             found.say("counters", path, "not a counters page")
+
+    def keys(self) -> None:
+        """The keys of batches, as they were saved; the truth is in the log."""
+        found = self.found
+        path = join(self.folder, names.ONCE)
+        if not self.files.kind(path):
+            return
+        try:
+            data = self._read(path, once_format.HEADER_SIZE + once_format.BODY_BYTES_MAX)
+        except StorageError as problem:
+            found.say("unreadable", path, str(problem))
+            return
+        found.files += 1
+        found.bytes += len(data)
+        store = self.store or data[32:48]  # without an identity nobody can tell
+        saved = once_format.decode_saved(data, (store, found.entry.id, found.number))
+        if isinstance(saved, str):
+            found.say("newer" if saved.startswith("version") else "keys", path, saved, 0)
 
     def state(self) -> None:
         found = self.found

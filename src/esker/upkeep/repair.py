@@ -83,7 +83,9 @@ _COLD = {
 
 
 # What is still there after recovery, and not needed.
-_TO_SET_ASIDE = {"stranger", "leftover", "catalog", "journal", "torn_journal", "settings"}
+_TO_SET_ASIDE = {
+    "keys", "stranger", "leftover", "catalog", "journal", "torn_journal", "settings"
+}  # fmt: skip
 
 
 def repair(

@@ -28,6 +28,8 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "counters": ("warning", "nothing to do: only counts are concerned, and they begin again at 0"),
     "cursors": ("error", "restore the page from a backup (an older one costs records that come "
                 "twice), or " + _REPAIR + ". The groups concerned then begin anew"),
+    "keys": ("error", "nothing has to be done: they are found again in the log when the first one "
+             "is given, but for those of records that are gone; or " + _REPAIR),
     "header": ("error", _REPAIR),
     "foreign": ("error", _REPAIR),
     "misnamed": ("error", _REPAIR),

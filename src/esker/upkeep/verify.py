@@ -466,7 +466,7 @@ class Check:
     def root_names(self) -> None:
         ours = {names.IDENTITY, names.CATALOG_LOCK, names.RECOVERY_LOCK, names.JOURNALS,
                 names.TOPICS, names.QUARANTINE, names.STAGING, names.SPARK,
-                names.ARCHIVE} | _IGNORED  # fmt: skip
+                names.PROCESSES, names.ARCHIVE} | _IGNORED  # fmt: skip
         for name in sorted(self.files.list(self.root)):
             path = join(self.root, name)
             if name in ours or name.startswith(".") or names.parse_catalog(name) is not None:

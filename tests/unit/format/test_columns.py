@@ -256,6 +256,16 @@ def test_a_single_record_is_stored_as_a_list_of_one(value: bytes, stamp: int) ->
     assert cols.one(value, stamp) == cols.from_lists([value], {}, stamp)
 
 
+@given(st.binary(max_size=40), st.text(max_size=20), st.binary(max_size=40))
+def test_a_single_record_with_one_header_is_stored_as_arrow_stores_it(
+    value: bytes, name: str, cell: bytes
+) -> None:
+    made = cols.one_marked(value, name, cell, 7)
+    other = cols.from_lists([value], {0: (None, None, None, {name: cell}, None)}, 7)
+    assert made[1:] == other[1:]
+    assert b"".join(made.parts) == b"".join(bytes(part) for part in other.parts)
+
+
 def test_more_values_than_one_array_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     chunked = pa.chunked_array([[b"1"], [b"2"]], pa.binary())  # as Arrow makes it beyond 2 GiB
     monkeypatch.setattr(cols.pa, "array", lambda values, kind: chunked)

@@ -36,6 +36,13 @@ def test_a_commit_reads_back_as_it_was_written(batch: Commit) -> None:
     assert fmt.decode(fmt.encode(batch, STORE), STORE) == batch
 
 
+def test_a_commit_without_a_mark_has_the_bytes_that_it_always_had() -> None:
+    marked = msgspec.structs.replace(BATCH, once=b"\x93\xa1k\xc4\x01a\x01")
+    assert fmt.decode(fmt.encode(marked, STORE), STORE) == marked
+    assert b"once" in fmt.encode(marked, STORE)
+    assert b"once" not in fmt.encode(BATCH, STORE)
+
+
 def test_every_bit_counts() -> None:
     data = fmt.encode(BATCH, STORE)
     for bit in range(len(data) * 8):

@@ -33,6 +33,7 @@ def test_other_names_read_back_too(number: int) -> None:
     assert names.parse_tags(names.tags(number, 7)) == SegmentName(number, 7, True)
     assert names.parse_staged(names.staged(number, bytes(8))) == number
     assert names.parse_commit(names.commit("ab" * 16, number)) == ("ab" * 16, number)
+    assert names.parse_slot(names.slot(number % 10_000)) == number % 10_000
 
 
 @given(NUMBER, st.integers(0, 9999), NUMBER, OFFSET)
@@ -78,7 +79,7 @@ def test_a_name_that_is_not_ours_is_not_taken_for_ours(name: str) -> None:
     parsers: list[Callable[[str], object]] = [
         names.parse_segment, names.parse_catalog, names.parse_journal, names.parse_number,
         names.parse_staged, names.parse_commit, names.parse_deletions, names.parse_leases,
-        names.parse_worker,
+        names.parse_worker, names.parse_slot,
     ]  # fmt: skip
     assert [parse(name) for parse in parsers] == [None] * len(parsers)
 
