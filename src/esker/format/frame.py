@@ -144,7 +144,8 @@ def lease_header(
     prefix = _PREFIX.pack(
         MAGIC, VERSION, LEASES, PLAIN, 0, size, size, count, 0, now, now, synced, 0, body_checksum
     )
-    return prefix + _CHECK.pack(checksum(prefix, (salt + position) & MASK64))
+    seed = (salt + position) & MASK64
+    return prefix + _CHECK.pack(checksum(prefix, seed))
 
 
 def decode_header(data: Any, at: int, position: int, salt: int) -> Header | Damage:
