@@ -736,7 +736,7 @@ class Judge:
         self.queues()
 
     def queues(self) -> None:
-        """§20: who holds which job."""
+        """§21: who holds which job."""
         logs = {(*key, path): self.files[path] for *key, path in self.named["leases"]}
         told = {(topic, path): self.files[path] for topic, path in self.named["settings"]}
         problems, torn, self.leases = fsck_queues.judge(self.store, logs, told)

@@ -1,4 +1,4 @@
-"""The part of the second opinion that reads queues, from docs/format.md §20 and from nothing else.
+"""The part of the second opinion that reads queues, from docs/format.md §21 and from nothing else.
 
 See tests/fsck.py, which uses it. Events are decoded by a MessagePack reader of its own.
 """

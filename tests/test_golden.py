@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -14,10 +14,10 @@ import pytest
 import esker
 from esker.engine.layout import shard_folder
 from esker.format import columns as cols
-from esker.format import counters, frame, marks, segment
+from esker.format import counters, frame, leases, marks, segment
 from esker.format.catalog import decode_catalog, decode_identity
 from tests.golden import make
-from tests.helpers import snapshot
+from tests.helpers import HandClock, snapshot
 
 STORES = sorted(make.VERSION.glob("*.json"))
 
@@ -179,6 +179,38 @@ def test_every_kind_of_file_is_there() -> None:
     assert any(name.startswith("deletions-") for name in names)
     assert "offsets" in names
 
+    assert any(name.startswith("leases-") for name in names)
+    assert "settings" in names
+
+
+def test_every_kind_of_event_is_there() -> None:
+    found = set()
+    for path in (make.VERSION / "queued").rglob("leases-*"):
+        data = path.read_bytes()
+        header = leases.decode_header(data)
+        assert not isinstance(header, str)
+        for told in leases.decode_frames(data, 64, 64, header.salt):
+            assert isinstance(told, leases.Told)
+            found |= {type(event) for event in told.events}
+    assert found == set(get_args(leases.Event))
+
+
+def test_a_queue_goes_on_where_it_was_left_then(tmp_path: Path) -> None:
+    root = copied(make.VERSION / "queued.json", tmp_path / "data")
+    clock = HandClock(1_900_000_000_000_000)
+    with esker.open(root, clock=clock, background=False) as store:
+        queue = store.queue("jobs")
+        assert (queue.options.max_deliveries, queue.options.dead_letter) == (2, "dead")
+        assert queue.options.ordered
+        jobs = {job.value: job.deliveries for _ in range(2) for job in queue.claim(20)}
+        assert jobs == {b"2": 2, b"3": 1, b"5": 1, b"6": 1, b"later": 1}
+        assert [(job.value, job.reason) for job in queue.dead] == [(b"4", "no again"), (b"1", "no")]
+        assert queue.stats().parked == 1, "7 waits for 2"
+        assert [entry.what for entry in queue.history(0)] == ["claimed", "acked"]
+        kept = store.queue("kept")
+        assert [(job.value, job.reason) for job in kept.dead] == [(b"1", "kept"), (b"3", "kept")]
+        assert [job.value for job in kept.claim(9, gaps="skip")] == [b"0"]
+
 
 def test_every_kind_of_frame_is_there() -> None:
     heads = [head for path in make.VERSION.rglob("*") for head in _frames(path)]
@@ -201,6 +233,8 @@ def _frames(path: Path) -> Iterator[frame.Header]:
     at = segment.HEADER_SIZE
     if path.name.startswith("deletions-"):
         header, at = marks.decode_header(data[: marks.HEADER_SIZE]), marks.HEADER_SIZE
+    if path.name.startswith("leases-"):
+        header, at = leases.decode_header(data[: leases.HEADER_SIZE]), leases.HEADER_SIZE
     while not isinstance(header, str):
         head = frame.decode_header(data, at, at, header.salt)
         if isinstance(head, frame.Damage):
@@ -298,4 +332,6 @@ def test_the_example_of_all_columns_is_their_body() -> None:
 
 
 def test_the_golden_files_are_small() -> None:
-    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 350_000
+    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 450_000
+
+    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 300_000

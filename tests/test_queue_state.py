@@ -247,6 +247,17 @@ def test_what_became_of_a_job_is_said_in_words() -> None:
     assert said[7] == "nobody ever had it"
 
 
+def test_an_event_that_speaks_of_fresh_jobs_makes_those_before_it_ready() -> None:
+    """They were claimed by an event that is not there any more."""
+    told: list[Event] = [claimed(5, 6), fmt.Acked(1, 1, [5, 1]), fmt.Delayed([5, 9]),
+                         fmt.Gone([5, 1]), fmt.Purged([5, 1]), fmt.Parked([5, 3])]  # fmt: skip
+    for event in told:
+        state = State()
+        state.apply([event])
+        assert state.due(0, 0, 99) == [0, 1, 2, 3, 4]
+        assert state.cursor == (7 if event is told[0] else 6)
+
+
 def test_a_moved_job_holds_the_floor_until_its_copy_is_there() -> None:
     state = State()
     state.apply([claimed(0, 1), fmt.Moved(4, "dead", [0, 1], [1], [""]), fmt.Acked(1, 1, [1, 1])])

@@ -14,6 +14,7 @@ import esker
 from esker.errors import InvalidOption, NotAQueue, StaleLease
 from esker.queues import lane as lanes
 from esker.queues.queue import Queue
+from esker.testing import LOST, Fault, ManualClock, SimulatedDisk
 from tests.helpers import HandClock
 
 
@@ -353,6 +354,77 @@ def test_a_copy_that_was_made_by_one_who_died_is_not_made_again(
         again.tick()
         assert queue.stats().moving == 0
         assert [letter.value for letter in again["jobs.dead"].read()] == [b"a"]
+
+
+# ---- power ------------------------------------------------------------------------------------
+
+
+def powered(disk: SimulatedDisk) -> esker.Store:
+    return esker.open("/store", files=disk, clock=ManualClock(), background=False)
+
+
+def left(disk: SimulatedDisk, store: esker.Store) -> esker.Store:
+    """The power goes, and all that was not synced with it; the machine is started again."""
+    after = disk.crash(LOST)
+    store._context.forked = True
+    store.close()
+    return powered(after)
+
+
+def test_an_ack_of_class_fsync_is_durable_when_it_returns() -> None:
+    disk = SimulatedDisk(seed=1)
+    store = powered(disk)
+    queue = store.queue("jobs", durability="fsync")
+    queue.put_many([b"acked", b"held"])
+    job, _held = queue.claim(2, lease="1h")
+    job.ack()
+    with left(disk, store) as again:
+        assert values(again.queue("jobs").claim(9)) == [b"held"], "at once: no lease outlives it"
+
+
+def test_durable_leases_outlive_a_power_cut_as_a_count_of_deliveries() -> None:
+    found = {}
+    for durable in (True, False):
+        disk = SimulatedDisk(seed=1)
+        store = powered(disk)
+        queue = store.queue("jobs", durability="fsync", leases_durable=durable)
+        queue.put(b"a")
+        queue.claim()
+        with left(disk, store) as again:
+            found[durable] = again.queue("jobs").claim()[0].deliveries
+    assert found == {True: 2, False: 1}
+
+
+def test_a_job_that_was_moved_is_in_one_place_after_a_power_cut() -> None:
+    disk = SimulatedDisk(seed=1)
+    store = powered(disk)
+    queue = store.queue("jobs", durability="disk", max_deliveries=1, dead_letter="dead")
+    queue.put(b"a")
+    store.sync()
+    queue.claim()[0].nack()
+    with left(disk, store) as again:
+        found = again.queue("jobs")
+        waiting = values(found.claim(9, gaps="skip"))
+        assert waiting + [job.value for job in found.dead] == [b"a"]
+
+
+def test_a_failed_sync_of_the_leases_is_not_tried_again() -> None:
+    disk = SimulatedDisk(seed=1)
+    store = powered(disk)
+    queue = store.queue("jobs", durability="fsync")
+    queue.put_many([b"a", b"b"])
+    jobs = queue.claim(2)
+    disk.fail(Fault("EIO", calls=frozenset(["sync"]), inside="leases-"))
+    with pytest.raises(esker.Poisoned, match="close the store and open it"):
+        jobs[0].ack()
+    disk.heal()
+    for verb in (jobs[1].ack, queue.claim, queue.stats):
+        with pytest.raises(esker.Poisoned):
+            verb()
+    store.tick()
+    store.close()
+    with powered(disk) as again:
+        assert again.queue("jobs").claim(9)
 
 
 # ---- the whole queue -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ Stores, with every kind of file and of frame that version 1 has:
                     and paused
     v1/once         batches with keys, and of producers: marks in a segment and in logs, a table
                     that is older than the log, a batch that is handed over and not yet attached
+    v1/queued       a queue and its dead letters: settings, logs of leases with every kind of event
     v1/moved        a store of which sealed segments were moved, and the cold store beside it
     v1/closed.json  what each holds, record by record; and so on
 
@@ -238,6 +239,50 @@ def build_anew(target: Path) -> str:
     return told
 
 
+def build_queued(target: Path) -> str:
+    """A queue in which everything happened that can; returns the jobs and letters, as JSON."""
+    files, clock = FixedFiles(seed=11), HandClock()
+    store = opened(files, clock)
+    queue = store.queue(
+        "jobs", lease="30s", max_deliveries=2, dead_letter="dead", ordered=True, durability="fsync"
+    )
+    queue.put_many([esker.Record(b"%d" % n, key=b"k%d" % (n % 5)) for n in range(8)])
+    queue.put(b"later", delay="1h")
+    queue.put(b"deleted", tag="gone")
+    store["jobs"].delete(tag="gone")
+    first, second, third, fourth, _ = queue.claim(9)
+    first.ack()
+    second.nack(delay="1h", reason="no")
+    third.release()
+    fourth.extend(60)
+    killed(store)
+    files.held.clear()
+    clock.forward(1)
+    store = opened(files, clock)
+    queue = store.queue("jobs")
+    for job in queue.claim(3):
+        job.nack(reason="no again")
+    queue.dead.requeue(where=lambda job: job.value == b"3")
+    queue.pause()
+    queue.resume()
+    kept = store.queue("kept", max_deliveries=1)
+    kept.put_many([b"%d" % n for n in range(4)])
+    for job in kept.claim(4):
+        job.nack(reason="kept")
+    kept.dead.requeue(kept.dead.peek(1))
+    kept.dead.purge(kept.dead.peek(2)[1:])
+    with kept._lanes[0]:
+        kept._lanes[0]._begin()  # goes on in a new file
+    killed(store)
+    files.held.clear()
+    files = restarted(files)
+    with opened(files, clock) as store:
+        store.queue("jobs").claim(1)
+        told = contents(store)
+    files.dump(target, ROOT)
+    return told
+
+
 def build_moved(target: Path) -> None:
     """Two segments in a cold store, one that is here, and the log; what it holds beside them."""
     files, clock = FixedFiles(seed=9), HandClock()
@@ -310,6 +355,7 @@ BUILDERS = {
     "killed": build_killed,
     "mended": build_mended,
     "once": build_once,
+    "queued": build_queued,
 }
 
 

@@ -49,6 +49,7 @@ class Crew:
             try:
                 mutex.take()
                 try:
+                    files.make_dir(self._folder)  # a copy of a store may lack what is empty
                     taken = files.lock(join(self._folder, names.worker(token)), self._context.note)
                 finally:
                     mutex.give()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from esker.errors import EskerError, StaleLease
-from esker.format.checksum import fingerprint
+from esker.format.checksum import checksum
 from esker.records import Record
 
 if TYPE_CHECKING:
@@ -178,4 +178,4 @@ def stale(job: Job, why: str) -> StaleLease:
 
 def key_hash(key: bytes | None) -> int:
     """63 bits that stand for a key, 0 for none. Two keys that share them only wait in one line."""
-    return 0 if key is None else int(fingerprint(key.hex())[:15], 16) or 1
+    return 0 if key is None else checksum(key) >> 1 or 1
