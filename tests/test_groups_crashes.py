@@ -22,6 +22,7 @@ import esker
 from esker.format import offsets as fmt
 from esker.testing import Fault, ManualClock, SimulatedDisk
 from tests import fsck
+from tests.crash.explorer import Explorer
 
 ROOT = "/store"
 COUNT = 12
@@ -206,6 +207,46 @@ def test_a_death_at_every_call_and_every_store_leaves_a_group_where_it_may_be(
 def plain(disk: SimulatedDisk) -> SimulatedDisk:
     """The same, where nobody looks."""
     return disk.kill()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+def test_a_death_anywhere_leaves_records_and_cursors_that_belong_together(durability: str) -> None:
+    """Also where the log rolls, is sealed and closed, and inside of a recovery."""
+    explorer = Explorer(most=16, nested=8, thorough=9)
+    steps: list[Any] = [
+        ("create", "t", durability), ("many", "t", 3, 900), ("consume", "t"), ("many", "t", 3, 900),
+        ("consume", "t", 9), ("tick",), ("erase", "t"), ("wait", "t", 100), ("consume", "t", 1),
+        ("reopen",), ("consume", "t", 9), ("many", "t", 4, 900), ("consume", "t"),
+    ]  # fmt: skip
+    explorer.explore(steps, seed=4)
+    assert explorer.states >= 100
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_comes_in_the_place_of_what_was_lost_is_delivered(closed: bool) -> None:
+    """Class memory gives offsets again that were lost; a group that had acked them goes back."""
+    disk = SimulatedDisk()
+    store = opened(disk)
+    topic = store.create("t", durability="memory")
+    if closed:  # then the state page says that all is well
+        topic.append_many([b"kept"])
+        store.close()
+        store = opened(disk)
+        topic = store["t"]
+    topic.append_many([b"lost"] * 4)
+    for batch in topic.group("g").poll():
+        batch.ack(wait=True)
+    abandon(store)
+    for after in disk.crashes():
+        with opened(after) as store:
+            topic = store["t"]
+            end = topic.end()
+            topic.append_many([b"new"] * 9)
+            read = [
+                value for batch in topic.group("g", gaps="skip").poll() for value in batch.values
+            ]
+            assert read.count(b"new") == 9, end
 
 
 # ---- faults ----------------------------------------------------------------------------------
