@@ -333,5 +333,3 @@ def test_the_example_of_all_columns_is_their_body() -> None:
 
 def test_the_golden_files_are_small() -> None:
     assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 450_000
-
-    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 300_000
