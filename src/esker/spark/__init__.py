@@ -13,6 +13,7 @@
     history.py      the same of an archive
     tasks.py        what a worker is told
     rows.py         records as rows, in the workers
+    worker.py       what is done once in each worker
     table.py        archive and log as one DataFrame; `esker.spark.table()`
     jobs/           archive, scrub, replay and so on, over whole logs
     session.py      a tuned local session; `esker.spark.session()`
