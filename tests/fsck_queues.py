@@ -92,10 +92,10 @@ def judge(
             continue
         if (log.store, log.topic, log.shard, log.number) != (store, topic, shard, number):
             problems.append((path, 8, "the leases of another shard"))
-        if not log.begins:
-            problems.append((path, 64, "a log of leases that begins without a snapshot"))
         if number != newest[topic, shard]:
             continue  # its end may be missing: the next one was durable before it was
+        if not log.begins:
+            problems.append((path, 64, "a log of leases that begins without a snapshot"))
         events[topic, shard] = log.events
         if log.ended:
             torn.append((path, 64, "the next log of leases is not there"))

@@ -131,7 +131,7 @@ class LeaseLog:
             trouble = Trouble(path, 0, header, torn=False)
             return Readable(number, path, 0, len(data), [], [trouble])
         told, flaws = salvage(data, header.salt)
-        if not told and not flaws:
+        if not flaws and not (told and isinstance(told[0].events[0], Snapshot)):
             flaws = [Flaw(fmt.HEADER_SIZE, "a file without a snapshot")]
         troubles = [
             Trouble(path, flaw.position, flaw.reason, torn=bool(told) and flaw is flaws[-1]

@@ -52,7 +52,8 @@ def inspect_queue(
         elif name not in plain or kind != "file":
             yield Said("stranger", path, "not a file of Esker's", error=False)
     if not files.kind(join(folder, names.SETTINGS)):
-        yield Said("leftover", folder, "a queue that was being made", error=False)
+        reason = "not there: the queue was being made, or they are lost; store.queue() makes them"
+        yield Said("settings", join(folder, names.SETTINGS), reason, error=False)
         return
     for name, number in shards.items():
         logs = [names.parse_leases(each) for each in files.list(join(folder, name))]

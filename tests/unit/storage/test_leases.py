@@ -161,6 +161,18 @@ def test_a_file_without_a_frame_is_no_file_to_go_on_with() -> None:
     assert other.ended
 
 
+def test_a_file_that_begins_with_another_event_is_read_with_the_one_before() -> None:
+    files, log = fresh()
+    log.begin(Snapshot(cursor=9), 78, 3)
+    head = bytes(files.files[path(2)][:64])
+    files.files[path(2)][64:] = fmt.encode_frame([ack(3)], len(head), 78, 4)
+    other = LeaseLog(files, FOLDER, OWNER)
+    told, (trouble,) = other.load()
+    assert events(told) == [Snapshot(cursor=5), Ended(2), ack(3)]
+    assert (trouble.reason, trouble.torn) == ("a file without a snapshot", False)
+    assert other.ended
+
+
 def test_a_log_of_another_shard_is_not_believed() -> None:
     files, log = fresh()
     log.append([ack(1)], 2)
