@@ -78,10 +78,7 @@ class Shard(Waited):
         self.rolled: list[LogSegment] = []
         self.active: LogSegment | None = None
         self.segments: tuple[Segment, ...] = ()  # replaced as a whole; readers take it unlocked
-        self.next = 0
-        self.visible = 0
-        self.durable = 0
-        self.earliest = 0
+        self.next = self.visible = self.durable = self.earliest = 0
         self.losses: Losses = ()  # what was evicted, all below `earliest`
         self.marks = Marks()  # what was deleted one by one, see erasing.py
         self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
