@@ -19,9 +19,7 @@ def test_it_has_every_verb_of_the_blocking_one() -> None:
 
     not_awaited = {"append_nowait", "options", "ready", "shards", "shard_of", "tail"}
     assert verbs(esker.Topic) - verbs(esker.AsyncTopic) == not_awaited
-    assert verbs(esker.Store) - verbs(esker.AsyncStore) == {
-        "tick", "stage", "attach", "attached", "queue",
-    }  # fmt: skip
+    assert verbs(esker.Store) - verbs(esker.AsyncStore) == {"tick", "stage", "attach", "attached"}
 
 
 def test_append_read_and_slices_work_as_they_do_without_asyncio(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from esker.engine.verbs import OPENERS
 
 if TYPE_CHECKING:
-    from esker.aio import AsyncGroup, AsyncStore, AsyncTopic, aopen
+    from esker.aio import AsyncGroup, AsyncQueue, AsyncStore, AsyncTopic, aopen
     from esker.engine.archived import ArchivedTopic, open_archive
     from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
@@ -99,6 +99,7 @@ __version__ = "0.1.0"
 # Where each public name lives, when it is not an exception.
 _HOMES = {
     "AsyncGroup": "esker.aio",
+    "AsyncQueue": "esker.aio",
     "AsyncStore": "esker.aio",
     "AsyncTopic": "esker.aio",
     "aopen": "esker.aio",
@@ -150,6 +151,7 @@ __all__ = [
     "Archived",
     "ArchivedTopic",
     "AsyncGroup",
+    "AsyncQueue",
     "AsyncStore",
     "AsyncTopic",
     "AttachPending",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +38,7 @@ class Work:
         self._queue = queue
         self._concurrency = concurrency
         self._lease_us = queue.options.lease_us if lease is None else queue._lease(lease)
+        self.lease = self._lease_us / 1e6  # seconds
         self._wait = wait
         self._clock = queue._context.clock
         self._room = threading.Condition()  # guards everything below
@@ -122,6 +123,11 @@ class Work:
         with self._room:
             self._drop_settled()
             self._room.notify_all()
+
+    def keep(self, jobs: Iterable[Job]) -> None:
+        """Renew the leases of these, too."""
+        with self._room:
+            self._out.update(jobs)
 
     # ---- renewing ------------------------------------------------------------------------
 

@@ -1,17 +1,4 @@
-"""The asyncio twin: the same verbs, and a loop that never waits for a disk.
-
-    async with await esker.aopen("data") as store:       # or: async with esker.aopen("data")
-        offset = await store["orders"].append(b"…", wait=True)
-        async for record in store["orders"].read("earliest"): …
-
-There is one engine. This is a thin shell over it: whatever may touch a file runs in a small pool
-of threads that belongs to the store. A buffered append that finds room needs no file, so it is
-done at once. Appends that wait are collected: all that the loop's tasks submit while one commit
-is under way go into the next one together, so a thousand tasks that wait for durability cost one
-round and not a thousand threads.
-
-Cancelling a task that waits does not take its record back: it is in a round or will be.
-"""
+"""A store and its topics, whose verbs are awaited; see the room's essay."""
 
 from __future__ import annotations
 
@@ -19,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Generator,
     Iterable,
@@ -31,6 +17,8 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from esker.aio.groups import AsyncGroup
+from esker.aio.queues import AsyncQueue
 from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
@@ -43,14 +31,8 @@ from esker.engine.slices import Slice
 from esker.engine.store import Mode, Store, open_store
 from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
-from esker.errors import CommitTimeout, Fenced, StopProcessing, WouldBlock, WriterBusy
-from esker.groups.batch import GroupBatch
+from esker.errors import CommitTimeout, WouldBlock, WriterBusy
 from esker.groups.describe import GroupStatus
-from esker.groups.group import POLL_RECORDS, Group
-from esker.groups.lag import Lag
-from esker.groups.moves import Move
-from esker.groups.pattern import PatternGroup
-from esker.groups.process import OnError, verdict_of
 from esker.records import Offset, Record, Span, Spans
 
 if TYPE_CHECKING:
@@ -186,6 +168,10 @@ class AsyncStore:
     async def groups(self) -> list[GroupStatus]:
         """As `Store.groups`."""
         return await self._run(self._store.groups)
+
+    async def queue(self, name: str, **options: Any) -> AsyncQueue:
+        """As `Store.queue`."""
+        return AsyncQueue(self, await self._run(lambda: self._store.queue(name, **options)))
 
     async def close(self) -> None:
         """Write and sync everything; waits for appends that are under way."""
@@ -480,120 +466,6 @@ class AsyncTopic:
     async def forget_group(self, name: str) -> None:
         """As `Topic.forget_group`."""
         await self._store._run(lambda: self._topic.forget_group(name))
-
-
-class AsyncGroup:
-    """A group whose verbs are awaited.
-
-    `batch.ack()` is not: it is one store, and waits for nothing. `await group.sync()` has it on the
-    disk.
-    """
-
-    def __init__(self, store: AsyncStore, group: Group | PatternGroup) -> None:
-        self._store = store
-        self._group = group
-        self.name = group.name
-
-    async def poll(
-        self, max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, wait: float | None = 0
-    ) -> AsyncIterator[GroupBatch]:
-        """As `Group.poll`. Waits on the loop's side, so that no thread is held by who waits."""
-        loop = asyncio.get_running_loop()
-        deadline = None if wait is None else loop.time() + wait
-        while True:
-            found = False
-            batches = self._store._iterate(lambda: self._group.poll(max_records, max_bytes))
-            batch: Any  # with gaps="yield" also a Gap
-            async for batch in batches:
-                found = True
-                yield batch
-            left = 1.0 if deadline is None else deadline - loop.time()
-            if found or left <= 0 or self._group._stop:
-                return
-            await asyncio.sleep(min(left, 0.005))
-
-    async def process(
-        self, handler: Callable[[GroupBatch], Awaitable[Any]], *, retries: int = 3,
-        delay: float = 1.0, on_error: OnError | None = None, auto_ack: bool = True,
-        max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, idle: float | None = None,
-    ) -> int:  # fmt: skip
-        """As `Group.process`, with a handler that is awaited."""
-        handled = 0
-        while not self._group._stop:
-            came = False
-            batch: Any
-            async for batch in self.poll(max_records, max_bytes, 0.1 if idle is None else idle):
-                came = True
-                if not isinstance(batch, GroupBatch):
-                    continue
-                verdict = await self._handle(batch, handler, retries, delay, on_error)
-                if verdict == "stop":
-                    return handled
-                if auto_ack or verdict != "done":
-                    with contextlib.suppress(Fenced):  # at least once: it comes again elsewhere
-                        batch.ack()
-                handled += len(batch) if verdict != "skip" else 0
-                if verdict == "last" or self._group._stop:
-                    return handled
-            if idle is not None and not came:
-                break
-        return handled
-
-    async def _handle(
-        self, batch: GroupBatch, handler: Callable[[GroupBatch], Awaitable[Any]], retries: int,
-        delay: float, on_error: OnError | None,
-    ) -> str:  # fmt: skip
-        failed = 0
-        while True:
-            try:
-                await handler(batch)
-                return "done"
-            except StopProcessing:
-                return "last"
-            except Exception as problem:
-                failed += 1
-                verdict = verdict_of(batch, problem, failed, retries, on_error)
-                if verdict != "retry":
-                    return verdict
-                failed = 0 if failed > retries else failed
-            await asyncio.sleep(delay)
-            if self._group._stop:
-                return "stop"
-
-    def stop(self) -> None:
-        """End `process` behind the batch at hand."""
-        self._group.stop()
-
-    async def lag(self) -> Lag | list[Lag]:
-        return await self._store._run(self._group.lag)
-
-    async def seek(self, to: Any, *, dry_run: bool = False, **where: Any) -> list[Move]:
-        """As `Group.seek`."""
-        return await self._store._run(lambda: self._group.seek(to, dry_run=dry_run, **where))
-
-    async def rewind(self) -> None:
-        await self._store._run(self._group.rewind)
-
-    async def pause(self) -> None:
-        await self._store._run(self._group.pause)
-
-    async def resume(self) -> None:
-        await self._store._run(self._group.resume)
-
-    async def sync(self, timeout: float | None = 30.0) -> None:
-        await self._store._run(lambda: self._group.sync(timeout))
-
-    async def close(self) -> None:
-        await self._store._run(self._group.close)
-
-    async def __aenter__(self) -> AsyncGroup:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        await self.close()
 
 
 class _Waiter:

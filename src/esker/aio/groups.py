@@ -1,0 +1,134 @@
+"""Readers that share a topic, whose verbs are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from esker.errors import Fenced, StopProcessing
+from esker.groups.batch import GroupBatch
+from esker.groups.group import POLL_RECORDS, Group
+from esker.groups.lag import Lag
+from esker.groups.moves import Move
+from esker.groups.pattern import PatternGroup
+from esker.groups.process import OnError, verdict_of
+
+if TYPE_CHECKING:
+    from esker.aio.store import AsyncStore
+
+
+class AsyncGroup:
+    """A group whose verbs are awaited.
+
+    `batch.ack()` is not: it is one store, and waits for nothing. `await group.sync()` has it on the
+    disk.
+    """
+
+    def __init__(self, store: AsyncStore, group: Group | PatternGroup) -> None:
+        self._store = store
+        self._group = group
+        self.name = group.name
+
+    async def poll(
+        self, max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, wait: float | None = 0
+    ) -> AsyncIterator[GroupBatch]:
+        """As `Group.poll`. Waits on the loop's side, so that no thread is held by who waits."""
+        loop = asyncio.get_running_loop()
+        deadline = None if wait is None else loop.time() + wait
+        while True:
+            found = False
+            batches = self._store._iterate(lambda: self._group.poll(max_records, max_bytes))
+            batch: Any  # with gaps="yield" also a Gap
+            async for batch in batches:
+                found = True
+                yield batch
+            left = 1.0 if deadline is None else deadline - loop.time()
+            if found or left <= 0 or self._group._stop:
+                return
+            await asyncio.sleep(min(left, 0.005))
+
+    async def process(
+        self, handler: Callable[[GroupBatch], Awaitable[Any]], *, retries: int = 3,
+        delay: float = 1.0, on_error: OnError | None = None, auto_ack: bool = True,
+        max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, idle: float | None = None,
+    ) -> int:  # fmt: skip
+        """As `Group.process`, with a handler that is awaited."""
+        handled = 0
+        while not self._group._stop:
+            came = False
+            batch: Any
+            async for batch in self.poll(max_records, max_bytes, 0.1 if idle is None else idle):
+                came = True
+                if not isinstance(batch, GroupBatch):
+                    continue
+                verdict = await self._handle(batch, handler, retries, delay, on_error)
+                if verdict == "stop":
+                    return handled
+                if auto_ack or verdict != "done":
+                    with contextlib.suppress(Fenced):  # at least once: it comes again elsewhere
+                        batch.ack()
+                handled += len(batch) if verdict != "skip" else 0
+                if verdict == "last" or self._group._stop:
+                    return handled
+            if idle is not None and not came:
+                break
+        return handled
+
+    async def _handle(
+        self, batch: GroupBatch, handler: Callable[[GroupBatch], Awaitable[Any]], retries: int,
+        delay: float, on_error: OnError | None,
+    ) -> str:  # fmt: skip
+        failed = 0
+        while True:
+            try:
+                await handler(batch)
+                return "done"
+            except StopProcessing:
+                return "last"
+            except Exception as problem:
+                failed += 1
+                verdict = verdict_of(batch, problem, failed, retries, on_error)
+                if verdict != "retry":
+                    return verdict
+                failed = 0 if failed > retries else failed
+            await asyncio.sleep(delay)
+            if self._group._stop:
+                return "stop"
+
+    def stop(self) -> None:
+        """End `process` behind the batch at hand."""
+        self._group.stop()
+
+    async def lag(self) -> Lag | list[Lag]:
+        return await self._store._run(self._group.lag)
+
+    async def seek(self, to: Any, *, dry_run: bool = False, **where: Any) -> list[Move]:
+        """As `Group.seek`."""
+        return await self._store._run(lambda: self._group.seek(to, dry_run=dry_run, **where))
+
+    async def rewind(self) -> None:
+        await self._store._run(self._group.rewind)
+
+    async def pause(self) -> None:
+        await self._store._run(self._group.pause)
+
+    async def resume(self) -> None:
+        await self._store._run(self._group.resume)
+
+    async def sync(self, timeout: float | None = 30.0) -> None:
+        await self._store._run(lambda: self._group.sync(timeout))
+
+    async def close(self) -> None:
+        await self._store._run(self._group.close)
+
+    async def __aenter__(self) -> AsyncGroup:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await self.close()
