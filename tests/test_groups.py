@@ -194,6 +194,21 @@ def test_what_does_not_come_back_is_delivered_again_after_a_rewind(store: esker.
     assert group.cursors() == {0: 4}
 
 
+def test_two_polls_at_once_share_what_is_there_and_a_rewind_ends_them(store: esker.Store) -> None:
+    group = filled(store).group("g")
+    one, two = group.poll(max_records=2), group.poll(max_records=3)
+    seen = [next(one).values, next(two).values]
+    assert list(one) == []  # the other one has read on
+    seen += [batch.values for batch in two]
+    assert [value for part in seen for value in part] == [b"%d" % number for number in range(10)]
+    group.rewind()
+    batches = group.poll(max_records=4)
+    next(batches)
+    group.rewind()
+    assert list(batches) == []
+    assert len(values(group)) == 10
+
+
 def test_batches_are_as_small_as_they_are_asked_for(store: esker.Store) -> None:
     group = filled(store, 100).group("g")
     assert [len(batch) for batch in group.poll(max_records=30)] == [30, 30, 30, 10]
@@ -472,9 +487,11 @@ def test_a_group_is_forgotten_only_when_nobody_reads_it(store: esker.Store) -> N
     with pytest.raises(esker.GroupNotFound):
         topic.forget_group("g")
     looking = topic.group("h")
+    assert looking.describe().name == "h"
     topic.forget_group("h")
-    with pytest.raises(esker.GroupNotFound, match="forgotten"):
-        looking.cursors()
+    for look in (looking.cursors, looking.describe):
+        with pytest.raises(esker.GroupNotFound, match="forgotten"):
+            look()
 
 
 def test_a_closed_handle_says_so_and_the_group_stays(store: esker.Store) -> None:

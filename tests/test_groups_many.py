@@ -62,6 +62,7 @@ def test_all_topics_of_a_pattern_are_read_and_those_that_come(store: esker.Store
         assert came(group) == []
         assert "events:c" in repr(group)
         assert [lag.records for lag in group.lag()] == [0, 0, 0]
+        assert [status.name for status in group.describe()] == ["audit"] * 3
     several = store.group("more", ["events:a", "oth*"])
     assert came(several) == ["events:a", "events:a", "other"]
 
@@ -158,6 +159,7 @@ def test_a_group_is_read_without_holding_up_the_loop(tmp_path: Path) -> None:
                     batch.ack()
                 await group.sync()
                 assert (await group.lag()).records == 0  # type: ignore[union-attr]
+                assert (await group.describe()).records == 0  # type: ignore[union-attr]
                 waiting = asyncio.create_task(_first(group))
                 await asyncio.sleep(0.05)
                 await topic.append(b"c", wait=True)

@@ -102,6 +102,9 @@ class AsyncGroup:
         """End `process` behind the batch at hand."""
         self._group.stop()
 
+    async def describe(self) -> GroupStatus | list[GroupStatus]:
+        return await self._store._run(self._group.describe)
+
     async def lag(self) -> Lag | list[Lag]:
         return await self._store._run(self._group.lag)
 
