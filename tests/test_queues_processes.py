@@ -248,11 +248,12 @@ def test_whoever_is_killed_each_job_is_done_and_no_stale_token_acts(
     tmp_path: Path, tally: Tallies
 ) -> None:
     suite = tally("queue kills")
-    seconds = min(120.0, 24.0 * SCALE)
+    seconds = max(4.0, min(120.0, 24.0 * SCALE))
     with child("from tests.queue_crew import main; main()") as nursery:
         crew = Crew(tmp_path, SEED, nursery)
         for role in ["worker"] * 8 + ["producer"] * 2:
             crew.start(role)
+        wait_until(lambda: any(line[0] == "put" for line in crew.lines()), "the first job is put")
         began = time.monotonic()
         while (now := time.monotonic()) < began + seconds or suite.count < suite.floor:
             time.sleep(crew.dice.uniform(0.05, 0.4))
@@ -315,7 +316,7 @@ def checked(folder: Path, crew: Crew, drained: list[str], letters: Counter[str])
         assert stories[shard].acked.get(offset) == token
     for token, shard, offset in acts["stale"]:
         assert stories[shard].acked.get(offset) != token
-    assert max(acked_by.values()) == 1, "two were told that they had done the same job"
+    assert set(acked_by.values()) <= {1}, "two were told that they had done the same job"
     return {
         "jobs": len(put), "deliveries": sum(had.values()),
         "again": sum(n - 1 for n in had.values()), "stale": len(acts["stale"]),

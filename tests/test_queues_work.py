@@ -204,7 +204,7 @@ def test_an_interrupted_process_gives_back_what_nobody_has_begun(tmp_path: Path)
     queue = store.queue("jobs", lease="1h")
     queue.put_many([b"%d" % n for n in range(9)])
     def handler(job):
-        print("began", flush=True)
+        sys.stdout.write("began\\n")
         time.sleep(0.3)
     try:
         queue.process(handler, workers=2)

@@ -8,6 +8,7 @@ back the room of anything behind them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,7 +64,7 @@ class DeadLetters:
 
     def _offsets(self, home: Queue) -> Iterator[tuple[Lane, int]]:
         for lane in home._lanes:
-            for offset in self._of(home, lane, home._look(lane)):
+            for offset in home._ask(lane, partial(self._of, home, lane)):
                 yield lane, offset
 
     def _of(self, home: Queue, lane: Lane, state: State) -> list[int]:
@@ -80,21 +81,19 @@ class DeadLetters:
     def __iter__(self) -> Iterator[DeadJob]:
         home = self._home()
         for lane in home._lanes:
-            state = home._look(lane)
-            runs = runs_of(self._of(home, lane, state))
+
+            def asked(state: State, lane: Lane = lane) -> dict[int, tuple[int, str]]:
+                return {
+                    offset: (state.deliveries(offset), state.dead.get(offset, ""))
+                    for offset in self._of(home, lane, state)
+                }
+
+            known = home._ask(lane, asked)
+            runs = runs_of(list(known))
             for at in range(0, len(runs), 2):
                 for found in read(lane, runs[at], runs[at] + runs[at + 1]):
                     if not isinstance(found, Missing):
-                        yield from (self._dead(record, state) for record in found)
-
-    def _dead(self, record: Record, state: State) -> DeadJob:
-        origin = origin_of(record)
-        if origin is not None:
-            deliveries, reason = origin.deliveries, origin.reason
-        else:
-            deliveries = state.deliveries(record.offset)
-            reason = state.dead.get(record.offset, "")
-        return DeadJob(record, record.shard, record.offset, deliveries, reason)
+                        yield from (_dead(record, *known[record.offset]) for record in found)
 
     def peek(self, limit: int = 100) -> list[DeadJob]:
         """The first of them."""
@@ -157,3 +156,10 @@ class DeadLetters:
         sequence = max(lane.state.sequence, home._mover.attached(lane)) + 1
         count = len(offsets)
         return fmt.Moved(sequence, self._queue.name, runs, [0] * count, [""] * count)
+
+
+def _dead(record: Record, deliveries: int, reason: str) -> DeadJob:
+    origin = origin_of(record)
+    if origin is not None:
+        deliveries, reason = origin.deliveries, origin.reason
+    return DeadJob(record, record.shard, record.offset, deliveries, reason)

@@ -78,7 +78,7 @@ class Mover:
         try:
             lane.settle()  # or a power cut could use this sequence for others
             for sequence, move in sorted(lane.state.moving.items()):
-                self._copy(lane, sequence, move)
+                self._copy(lane, sequence, move, ATTACH_SECONDS if now else 0.0)
         except EskerError as problem:
             if now:
                 raise
@@ -87,7 +87,7 @@ class Mover:
             return False
         return True
 
-    def _copy(self, lane: Lane, sequence: int, move: Move) -> None:
+    def _copy(self, lane: Lane, sequence: int, move: Move, patience: float) -> None:
         store, writer = self._store, writer_of(lane)
         if self.attached(lane) < sequence:
             records = self._records(lane, move)
@@ -104,8 +104,8 @@ class Mover:
                         stage.append_many(letters)
                     tickets += stage.tickets
                 if tickets:
-                    store.attach(writer, sequence, tickets, timeout=ATTACH_SECONDS)
-            except AttachPending:
+                    store.attach(writer, sequence, tickets, timeout=patience)
+            except AttachPending:  # committed is copied; who writes that shard attaches it
                 if self.attached(lane) < sequence:
                     raise  # the one before it waits
         with lane:

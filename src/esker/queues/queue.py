@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ from esker.queues.crew import LOOK_US, Crew
 from esker.queues.dead import DeadLetters
 from esker.queues.job import NOT_BEFORE, Grant, Job, stale
 from esker.queues.lane import Lane
+from esker.queues.leases import State
 from esker.queues.moving import Mover
 from esker.queues.putting import Putter
 from esker.queues.work import Work, process
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from esker.engine.store import Store
     from esker.engine.topic import Topic
 
+T = TypeVar("T")
 CLAIM_MAX: Final = 100_000
 POLL_SECONDS: Final = 0.005  # between looks at what other processes put or give back
 FLOOR_US: Final = 1_000_000  # between looks whether whole segments are done
@@ -456,34 +459,36 @@ class Queue:
         total = dict.fromkeys(("ready", "leased", "delayed", "parked", "dead", "moving"), 0)
         gone, oldest, paused = 0, [], False
         for lane in self._lanes:
-            state = self._look(lane)
-            for name, amount in state.counts(mono, wall).items():
+            counts, cursor, floor, lost, held_back = self._ask(
+                lane, lambda state: (
+                    state.counts(mono, wall), state.cursor, state.floor(), state.gone, state.paused
+                ),
+            )  # fmt: skip
+            for name, amount in counts.items():
                 total[name] += amount
-            end, floor = self.topic.end(lane.number), state.floor()
-            total["ready"] += max(0, end - state.cursor)
-            gone += state.gone
-            paused |= state.paused
-            first = next(
-                (found[0] for found in read(lane, floor, end) if not isinstance(found, Missing)),
-                None,
-            ) if floor < end else None  # fmt: skip
+            end = self.topic.end(lane.number)
+            total["ready"] += max(0, end - cursor)
+            gone += lost
+            paused |= held_back
+            found = read(lane, floor, end) if floor < end else iter(())
+            first = next((some[0] for some in found if not isinstance(some, Missing)), None)
             if first is not None:
                 oldest.append(first.timestamp or wall)
         total["dead"] += self.dead._elsewhere()
         age = max(0.0, (wall - min(oldest)) / 1e6) if oldest else None
         return QueueStats(**total, gone=gone, oldest_seconds=age, paused=paused)
 
-    def _look(self, lane: Lane) -> Any:
-        """The state as it is now; to be read, not to be changed."""
+    def _ask(self, lane: Lane, question: Callable[[State], T]) -> T:
+        """What the state says, as it is now."""
+        self._context.require_open()
         if self._context.read_only:
-            return lane.look()
+            return question(lane.look())
         with lane as state:
-            return state
+            return question(state)
 
     def peek(self, limit: int = 10) -> list[Record]:
         """The jobs that would be handed out next, without handing them out."""
         check_count("limit", limit, 1)
-        self._context.require_open()
         found: list[Record] = []
         for lanes in self._order:
             for lane in lanes:
@@ -495,19 +500,19 @@ class Queue:
     def _peek(self, lane: Lane, limit: int) -> list[Record]:
         clock = self._context.clock
         mono, wall = int(clock.monotonic() * 1e6), clock.now_us()
-        found: list[Record] = []
-        if self._context.read_only:
-            state, due = lane.look(), []
+
+        def due_now(state: State) -> tuple[list[int], int]:
             due = state.due(mono, wall, limit)
-        else:
-            with lane as state:
-                due = state.due(mono, wall, limit)
-                state.put_back(due)
+            state.put_back(due)
+            return due, state.cursor
+
+        due, cursor = self._ask(lane, due_now)
+        found: list[Record] = []
         for offset in due:
             for each in read(lane, offset, offset + 1):
                 found += [] if isinstance(each, Missing) else each
         end = self.topic.end(lane.number)
-        for each in read(lane, state.cursor, end) if state.cursor < end else ():
+        for each in read(lane, cursor, end) if cursor < end else ():
             if len(found) >= limit:
                 break
             if not isinstance(each, Missing):
@@ -517,15 +522,17 @@ class Queue:
     def leases(self) -> list[Held]:
         """Every job that somebody holds: who, under which token, and for how long."""
         now = int(self._context.clock.monotonic() * 1e6)
-        found = []
-        for lane in self._lanes:
-            state = self._look(lane)
-            found += [
-                Held(lane.number, offset, lease.pid, f"{lease.worker:016x}-{lease.number}",
+
+        def held(shard: int, state: State) -> list[Held]:
+            return [
+                Held(shard, offset, lease.pid, f"{lease.worker:016x}-{lease.number}",
                      state.deliveries(offset), (lease.until - now) / 1e6)
-                for offset, lease in sorted(state.held.items())
+                for offset, lease in sorted(state.held.items(), key=lambda pair: pair[0])
             ]  # fmt: skip
-        return found
+
+        return [
+            each for lane in self._lanes for each in self._ask(lane, partial(held, lane.number))
+        ]
 
     def history(self, offset: int, shard: int = 0) -> list[history.Entry]:
         """What happened to a job, as far back as it is kept: who held it when."""
@@ -542,6 +549,8 @@ class Queue:
 
     def tend(self) -> None:
         """What is due in the background: syncs, copies, room that can be given back."""
+        if self._context.read_only or self._context.forked:
+            return
         if self.topic._gone:
             self._context.guests.remove(self)
             self.close()
