@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from esker.errors import Fenced, StopProcessing
 from esker.groups.batch import GroupBatch
+from esker.groups.describe import GroupStatus
 from esker.groups.group import POLL_RECORDS, Group
 from esker.groups.lag import Lag
 from esker.groups.moves import Move
