@@ -255,3 +255,20 @@ def test_a_number_without_a_name_is_told(
 ) -> None:
     with pytest.raises(Exception, match=complaint):
         write(numbers(spark, 1), tmp_path / "data", topic="t", **options)
+
+
+def test_rows_become_jobs_where_the_topic_is_a_queue(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with esker.open(path) as store:
+        store.queue("jobs", shards=2)
+        store.queue("jobs").put(b"put by hand", wait=True)
+        write(numbers(spark, 50), path, topic="jobs")  # handed over to this process, which has it
+        queue = store.queue("jobs")
+        jobs = queue.claim(100, wait=10)
+        while len(jobs) < 51:
+            more = queue.claim(100, wait=10)
+            assert more, f"{len(jobs)} of 51 jobs came"
+            jobs += more
+        assert {job.value for job in jobs} == {b"put by hand", *(b"%d" % n for n in range(50))}
+        queue.ack(jobs)
+        assert queue.claim(1) == []

@@ -376,3 +376,45 @@ def all_of_it() -> Any:
 def closed() -> Iterator[None]:
     yield
     plan.let_go()
+
+
+def test_a_group_shows_how_far_a_stream_is(stream: Stream) -> None:
+    with esker.open(stream.data) as store:
+        store.create("t", shards=2)
+        store["t"].append_many([esker.Record(b"x", key=b"%d" % n) for n in range(40)])
+        store.sync()
+
+        def lag() -> int:
+            (found,) = store["t"].groups()
+            assert found.name == "billing"
+            return found.records
+
+        stream.run(group="billing", maxOffsetsPerTrigger=10)
+        assert len(stream.rows) == 40
+        assert lag() <= 10  # that the last batch is done Spark says with the next one
+        store["t"].append_many([b"y"] * 7)
+        stream.run(group="billing", maxOffsetsPerTrigger=1000)
+        assert len(stream.rows) == 47
+        assert lag() <= 7
+        stream.run(group="billing")
+        assert lag() == 0
+
+
+def test_what_cannot_be_shown_is_told_and_the_stream_goes_on(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    from esker.spark.shown import Shown
+
+    shown = Shown(stream.data, "billing")
+    shown.show({"t": {0: 3}})  # it makes a store, as opening one does; there is no such topic
+    with esker.open(stream.data) as store:
+        store["t"].append_many([b"x"] * 5)
+        store.sync()
+        shown.show({"t": {0: 3}, "gone": {0: 1}})
+        assert [each.shards[0].cursor for each in store["t"].groups()] == [3]
+        shown.close()
+    Path(stream.data, "esker.store").unlink()
+    shown.show({"t": {0: 4}})
+    assert "does not show how far the stream is" in caplog.text
+    with pytest.raises(esker.InvalidOption, match="cannot name a group"):
+        Shown(stream.data, "x" * 49)

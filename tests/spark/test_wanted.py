@@ -56,6 +56,7 @@ IN_KAFKAS_GUIDE: list[tuple[str, str, bool | None, str, object]] = [
     ("maxOffsetsPerTrigger", "9", True, "max_offsets", 9),
     ("minOffsetsPerTrigger", "9", True, "min_offsets", 9),
     ("maxTriggerDelay", "2m", True, "max_delay_us", 120_000_000),
+    ("group", "billing", True, "group", "billing"),
     ("includeHeaders", "true", None, "columns", (*ALWAYS, "headers")),
 ]  # fmt: skip
 

@@ -7,6 +7,7 @@
 
     source.py       the format "esker": what Spark calls, in batch queries
     stream.py       the same as a stream
+    shown.py        a group of the log that shows how far a stream is
     sink.py         writing, in batches and streams, each batch exactly once
     wanted.py       the options of reading, with Kafka's names
     plan.py         which offsets are read, and how they are divided

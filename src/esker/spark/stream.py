@@ -44,6 +44,7 @@ from esker.engine.reader import resolve as offset_of
 from esker.records import Gap
 from esker.spark import plan
 from esker.spark.rows import lost
+from esker.spark.shown import Shown
 from esker.spark.tasks import Part, parts
 from esker.spark.wanted import Wanted
 
@@ -65,6 +66,7 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_stop: dict[str, Any] | None = None  # of trigger(availableNow=True)
         self._waited_since: float | None = None
         self._ends: dict[tuple[str, int], int] | None = None  # as far as they are known
+        self._shown: Shown | None = Shown(asked.path, asked.group) if asked.group else None
 
     # -- offsets --
 
@@ -79,6 +81,8 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         topics = plan.find_topics(self.asked, missing_ok=True)
         missed = self._missed(start, topics)
+        if self._shown is not None and not self._shown.begun:
+            self._shown.show(_shards(start))
         whole, start = start, {name: told for name, told in start.items() if name not in missed}
         begins, ends = self._backlog(start, topics)
         if self.asked.has_end:
@@ -151,10 +155,14 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partition.task.rows(to_arrow_schema(self.schema, timezone="UTC"))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: Spark's checkpoint is the memory of a stream."""
+        """Spark's checkpoint is the memory of a stream; a group only shows it, if one was named."""
+        if self._shown is not None:
+            self._shown.show(_shards(end))
 
     def stop(self) -> None:
-        """Nothing to do: the process that holds the store ends with the stream."""
+        """The process that reads the store ends with the stream."""
+        if self._shown is not None:
+            self._shown.close()
 
     # -- how far --
 

@@ -14,6 +14,7 @@ and its path. Where Esker can do more there is a further option or a further val
     valueFormat = binary | string | json, valueSchema    what `value` is
     minPartitions, maxRecordsPerPartition        how a read is divided
     maxOffsetsPerTrigger, minOffsetsPerTrigger, maxBytesPerTrigger, maxTriggerDelay     streams
+    group                                        streams: a group that shows how far they are
 
 Nothing here looks at a store, and nothing here needs Spark.
 """
@@ -50,6 +51,7 @@ _SWITCHES: Final = {"includeHeaders": "headers", "includeTag": "tag", "includeNo
 _SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _STREAMS_ONLY: Final = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay",
+    "group",
 )  # fmt: skip
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _KNOWN: Final = (
@@ -99,6 +101,7 @@ class Wanted(NamedTuple):
     min_offsets: int
     max_bytes: int
     max_delay_us: int
+    group: str  # that shows how far a stream is; empty: none
 
 
 def wanted(given: Mapping[str, str], *, now_us: int, streaming: bool | None) -> Wanted:
@@ -144,6 +147,7 @@ def wanted(given: Mapping[str, str], *, now_us: int, streaming: bool | None) -> 
         min_offsets=_count(options, "minOffsetsPerTrigger"),
         max_bytes=_count(options, "maxBytesPerTrigger"),
         max_delay_us=_duration(options, "maxTriggerDelay", 15 * UNIT_US["m"]),
+        group=options.get("group", ""),
     )
 
 
