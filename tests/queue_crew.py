@@ -6,7 +6,8 @@ tests/test_queues_processes.py.
 For every line it forks a process, which has everything imported already, and prints its pid. That
 one appends a line to its ledger behind everything that was done, in one write: what stands there
 has happened, whatever became of the process. A worker handles some jobs slowly, so that their
-leases run out, nacks some, extends some, and acks the others, one by one and in batches.
+leases run out, nacks some, of which every tenth is never done, extends some, and acks the others,
+one by one and in batches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from esker.queues import lane as lanes
 
 LEASE = 0.4
 OPTIONS: dict[str, Any] = {
-    "lease": LEASE, "shards": 2, "max_deliveries": 12, "dead_letter": "jobs.dead",
+    "lease": LEASE, "shards": 2, "max_deliveries": 3, "dead_letter": "jobs.dead",
     "history_bytes": "1GiB", "segment_bytes": "64KiB",
 }  # fmt: skip
 
@@ -57,6 +58,9 @@ def work(store: esker.Store, write: Callable[[str], None], dice: random.Random) 
         jobs = queue.claim(dice.randint(1, 12), wait=0.05)
         for job in jobs:
             write(f"had {job.text} {job.token} {job.shard} {job.offset} {job.deliveries}")
+        poison = [job for job in jobs if job.text.endswith("3")]
+        said(write, "nacked", poison, lambda some: queue.nack(some, reason="poison"))
+        jobs = [job for job in jobs if job not in poison]
         chance = dice.random()
         if chance < 0.05:
             time.sleep(LEASE * 1.2)  # too slow: most of these are lost

@@ -356,6 +356,23 @@ def test_a_copy_that_was_made_by_one_who_died_is_not_made_again(
         assert [letter.value for letter in again["jobs.dead"].read()] == [b"a"]
 
 
+def test_a_copy_that_waits_for_another_writer_is_there_when_that_one_is_gone(
+    still: esker.Store, clock: HandClock
+) -> None:
+    queue = still.queue("jobs", max_deliveries=1, dead_letter="dead")
+    queue.put_many([b"a", b"b"])
+    with esker.open(still.path, clock=clock, background=False) as other:  # it attaches nothing
+        other["dead"].append(b"theirs", wait=True)
+        for job in queue.claim(2):
+            job.nack()
+        assert (queue.stats().moving, queue.stats().unfinished) == (2, 0)
+        assert queue.claim() == []
+    clock.forward(2)
+    still.tick()
+    assert queue.stats().moving == 0
+    assert [record.value for record in still["dead"].read()] == [b"theirs", b"a", b"b"]
+
+
 # ---- power ------------------------------------------------------------------------------------
 
 

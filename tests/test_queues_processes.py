@@ -272,6 +272,7 @@ def test_whoever_is_killed_each_job_is_done_and_no_stale_token_acts(
         assert store.queue("jobs").stats().unfinished == 0
     found = checked(tmp_path, crew, drained, letters)
     suite.also.update(found)
+    assert found["letters"], "some are never done"
     assert esker.verify(tmp_path / "data").ok
 
 

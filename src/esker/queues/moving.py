@@ -17,6 +17,7 @@ import msgspec
 
 from esker.engine.context import LOG
 from esker.errors import AttachPending, EskerError
+from esker.format.commit import Ticket
 from esker.format.leases import Settled, offsets_of
 from esker.options import HEADERS_MAX
 from esker.queues.claiming import Missing, read
@@ -80,7 +81,7 @@ class Mover:
             for sequence, move in sorted(lane.state.moving.items()):
                 self._copy(lane, sequence, move, ATTACH_SECONDS if now else 0.0)
         except EskerError as problem:
-            if now:
+            if now and not isinstance(problem, AttachPending):
                 raise
             self._not_before = clock.monotonic() + AGAIN_SECONDS
             LOG.warning("jobs of queue %r wait to be moved: %s", self._name, problem)
@@ -88,26 +89,21 @@ class Mover:
         return True
 
     def _copy(self, lane: Lane, sequence: int, move: Move, patience: float) -> None:
+        """Make a copy, or see to it that one is attached that was only committed."""
         store, writer = self._store, writer_of(lane)
+        tickets: list[Ticket] = []
         if self.attached(lane) < sequence:
-            records = self._records(lane, move)
             target = store[move.to]
             stages: dict[int, list[Record]] = {}
-            for record in records:
+            for record in self._records(lane, move):
                 shard, made = self._letter(lane, move, record, target.shards)
                 stages.setdefault(shard, []).append(made)
-            tickets = []
-            try:
-                for shard, letters in sorted(stages.items()):
-                    stage = store.stage(move.to, shard)
-                    with stage:
-                        stage.append_many(letters)
-                    tickets += stage.tickets
-                if tickets:
-                    store.attach(writer, sequence, tickets, timeout=patience)
-            except AttachPending:  # committed is copied; who writes that shard attaches it
-                if self.attached(lane) < sequence:
-                    raise  # the one before it waits
+            for shard, letters in sorted(stages.items()):
+                with store.stage(move.to, shard) as stage:
+                    stage.append_many(letters)
+                tickets += stage.tickets
+        if tickets or self.attached(lane) >= sequence:  # else all of them are gone
+            store.attach(writer, sequence, tickets, timeout=patience)
         with lane:
             if sequence in lane.state.moving:
                 lane.commit([Settled(sequence)])
