@@ -31,7 +31,7 @@ LAYERS = (
     {"routes", "scheduler", "client"},
     {"groups", "queues", "upkeep"},
     {"engine"},
-    {"storage"},
+    {"storage", "filters"},
     {"format"},
     {"records", "options"},
     {"positions"},

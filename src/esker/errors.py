@@ -39,6 +39,16 @@ class InvalidOption(EskerError, ValueError):
     code = "invalid_option"
 
 
+class InvalidFilter(InvalidOption):
+    """A filter that is not one; the text shows where, `.at` is the place."""
+
+    code = "invalid_filter"
+
+    def __init__(self, message: str, *, at: int = 0) -> None:
+        super().__init__(message)
+        self.at = at
+
+
 class InvalidPosition(EskerError, ValueError):
     """A starting point that is not one of: earliest, latest, N, -N, @time, @-duration."""
 
