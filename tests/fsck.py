@@ -81,8 +81,9 @@ N4, N8 = r"(\d{4}|[1-9]\d{4,})", r"(\d{8}|[1-9]\d{8,})"
 NAMES = {
     "identity": r"esker\.store",
     "catalog": rf"catalog-{N8}",
+    "routes": r"routes",
     "journal": rf"journal/{N8}\.journal",
-    "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
+    "lock": rf"catalog\.lock|recovery\.lock|routes\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
     rf"|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
     "staged": rf"topics/{N8}/{N4}/([0-9a-f]{{32}}\.staged)",
     "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
@@ -659,6 +660,20 @@ class Piece(NamedTuple):
         return self.found is None or not any(each.head.count for each in self.found.frames)
 
 
+def routes(data: bytes) -> bytes:
+    """§21: the store that routes belong to."""
+    need(len(data) >= 64, "routes are too short")
+    head = CATALOG.unpack(data[:64])
+    need(head.checksum == xxh3(data[:56]), "header of routes: checksum")
+    need((head[:3], head.zeros, head.more) == ((b"ESKR", 1, 0), 0, 0), "header of routes")
+    need(len(data) == 64 + head.size and head.body == xxh3(data[64:]), "routes", 64)
+    told = json.loads(data[64:])
+    ids = [each["id"] for each in told["routes"]]
+    need(len(set(ids)) == len(ids) and max(ids, default=0) < told["next_id"], "ids of routes", 64)
+    need(all(each["state"] in ("making", "ready", "deleting") for each in told["routes"]), "states")
+    return bytes(head.store)
+
+
 class Judge:
     """Everything about one store; `judge` is the way in."""
 
@@ -718,6 +733,9 @@ class Judge:
         for *_, path in self.named["lock"]:
             if self.files[path] and self.files[path][:1] != b"{":
                 self.problem(path, 0, "a lock that does not say who holds it")
+        for (path,) in self.named["routes"]:
+            if self.parse(routes, path) not in (None, self.store):
+                self.problem(path, 24, "routes of another store")
         for topic, shard, path in self.named["offsets"]:
             cursors, flaws = offsets(self.files[path], self.store, topic, shard)
             self.cursors |= {(topic, shard, name): at for name, at in cursors.items()}

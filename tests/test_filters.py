@@ -316,7 +316,10 @@ def _field(path: tuple[str, ...], record: esker.Record) -> Any:
 def test_a_filter_says_of_a_batch_what_it_says_of_each_record(
     given_records: list[esker.Record], tree: Tree, shard: int, cut: int
 ) -> None:
-    every = [msgspec.structs.replace(record, offset=n, shard=shard) for n, record in enumerate(given_records)]
+    every = [
+        msgspec.structs.replace(record, offset=n, shard=shard)
+        for n, record in enumerate(given_records)
+    ]
     begin = min(cut, len(every) - 1)  # a slice of Arrow arrays is not at their beginning
     columns = columns_of(every).slice(begin, len(every) - begin)
     batch = Batch(shard, begin, columns)

@@ -52,6 +52,7 @@ _CLOCK_ONLY = {"clock.py": "the only door to the time of day"}
 _THREADS = {
     "engine": "the shell around the synchronous core: committer, sealer, retention",
     "groups": "a handle may be polled on one thread and acked on others",
+    "routes": "one thread forwards for all routes of a store",
     "aio": "the bridge from an event loop to the engine",
     "storage/maps.py": "readers on many threads share the mapped segments",
     "cli/demo_producer.py": "the demo writes from several threads, as a user would",
@@ -130,6 +131,7 @@ FORBIDDEN_BUILTINS = {"eval", "exec"}
 FOR_TYPES_ONLY = {
     ("errors.py", "records"): "an error about a Gap carries the Gap",
     ("engine/verbs.py", "groups"): "a topic has groups, which are built above it",
+    ("engine/verbs.py", "routes"): "a store has routes, which are built above it",
 }
 
 # Methods of pathlib.Path that reach the disk.

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
         ReadOnlyDisk,
         ReadOnlyStore,
         RecordTooLarge,
+        RouteNotFound,
+        RouteRefused,
         StopProcessing,
         StorageError,
         StoreClosed,
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     from esker.groups.moves import Move
     from esker.groups.pattern import PatternGroup
     from esker.records import Gap, Offset, Record, Span, Spans
+    from esker.routes.route import Route
+    from esker.routes.status import RouteStatus
     from esker.upkeep.repair import repair
     from esker.upkeep.report import Action, Problem, Repaired, Verification
     from esker.upkeep.verify import verify
@@ -119,6 +123,8 @@ _HOMES = {
     "Lag": "esker.groups.lag",
     "Move": "esker.groups.moves",
     "PatternGroup": "esker.groups.pattern",
+    "Route": "esker.routes.route",
+    "RouteStatus": "esker.routes.status",
     "Gap": "esker.records",
     "Offset": "esker.records",
     "Record": "esker.records",
@@ -179,6 +185,10 @@ __all__ = [
     "RecordTooLarge",
     "Recovery",
     "Repaired",
+    "Route",
+    "RouteNotFound",
+    "RouteRefused",
+    "RouteStatus",
     "Slice",
     "Span",
     "Spans",
@@ -206,6 +216,9 @@ __all__ = [
 OPENERS["group"] = lambda: import_module("esker.groups.group").open_group
 OPENERS["groups"] = lambda: import_module("esker.groups.describe").groups_of
 OPENERS["forget_group"] = lambda: import_module("esker.groups.describe").forget_group
+OPENERS["route"] = lambda: import_module("esker.routes.route").open_route
+OPENERS["routes"] = lambda: import_module("esker.routes.status").routes_of
+OPENERS["run_routes"] = lambda: import_module("esker.routes.registry").run_routes
 OPENERS["pattern"] = lambda: import_module("esker.groups.pattern").open_pattern
 
 if not TYPE_CHECKING:

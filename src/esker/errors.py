@@ -120,6 +120,18 @@ class GroupsFull(EskerError):
     code = "groups_full"
 
 
+class RouteNotFound(EskerError, KeyError):
+    """No route of that name."""
+
+    code = "route_not_found"
+
+
+class RouteRefused(EskerError):
+    """A route that would go in a circle, give a topic a second source, or take a name in use."""
+
+    code = "route_refused"
+
+
 class StopProcessing(EskerError):
     """Raised by a handler: what it was given is done, and `process` is to end."""
 

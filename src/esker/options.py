@@ -84,6 +84,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Memory for segments that were fetched from a cold store; the last one stays in any case."""
     background: bool = True
     """False: no threads. Call `store.tick()` yourself. For tests and for embedding."""
+    routes: bool = True
+    """False: this handle does not run the routes of the store; others do."""
 
 
 class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +131,7 @@ _CHOICES: dict[str, Any] = {
     "durability": Durability, "compression": Compression, "compress_at": CompressAt,
     "discard": Discard,
 }  # fmt: skip
-_SWITCHES = {"background", "consumed", "protect_unconsumed"}
+_SWITCHES = {"background", "routes", "consumed", "protect_unconsumed"}
 _RANGES = {
     "shards": (1, SHARDS_MAX),
     "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),

@@ -81,7 +81,7 @@ _COLD = {
 
 
 # What is still there after recovery, and not needed.
-_TO_SET_ASIDE = {"stranger", "leftover", "catalog", "journal", "torn_journal"}
+_TO_SET_ASIDE = {"stranger", "leftover", "catalog", "journal", "torn_journal", "routes"}
 
 
 def repair(
