@@ -83,8 +83,8 @@ NAMES = {
     "catalog": rf"catalog-{N8}",
     "routes": r"routes",
     "journal": rf"journal/{N8}\.journal",
-    "lock": rf"catalog\.lock|recovery\.lock|routes\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
-    rf"|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
+    "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
+    rf"|routes\.lock|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
     "staged": rf"topics/{N8}/{N4}/([0-9a-f]{{32}}\.staged)",
     "commit": r"staging/([0-9a-f]{32})-(\d{20})\.commit",
     "segment": rf"topics/{N8}/{N4}/{N8}-(\d{{20}})\.(seg|log)",
@@ -663,7 +663,7 @@ class Piece(NamedTuple):
 def routes(data: bytes) -> bytes:
     """§21: the store that routes belong to."""
     need(len(data) >= 64, "routes are too short")
-    head = CATALOG.unpack(data[:64])
+    head = CATALOG.at(data)
     need(head.checksum == xxh3(data[:56]), "header of routes: checksum")
     need((head[:3], head.zeros, head.more) == ((b"ESKR", 1, 0), 0, 0), "header of routes")
     need(len(data) == 64 + head.size and head.body == xxh3(data[64:]), "routes", 64)

@@ -4,9 +4,10 @@
 
 Appending to the source knows nothing of it. A route reads its source as a group of readers (groups
 are the room below), so that its place survives crashes, has one owner among all processes, and
-tells how far behind it is. What matches goes to the destination by whole batches, with key, tag, node,
-headers and timestamp as they are. The destination is synced, and only then the batch is acked: what
-the cursor has passed is there. What comes twice after a crash is what lay between the two.
+tells how far behind it is. What matches goes to the destination by whole batches, with key, tag,
+node, headers and timestamp as they are. The destination is synced, and only then the batch is
+acked: what the cursor has passed is there. What comes twice after a crash is what lay between
+the two.
 
 *Exactly once* closes that gap with a mark on the last record of each batch (format/routes.py). It
 says up to which offset of the source all is there, and is as durable and as whole as the batch. Who

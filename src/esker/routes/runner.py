@@ -64,6 +64,7 @@ class Runner:
         self._registry = registry
         self._store = registry.store
         self._clock = registry.store._context.clock
+        self._rests = registry.store._context.options.background  # who ticks by hand wants it now
         self._where: Filter | None = None
         self._group: Group | None = None
         self._held: dict[int, Held] = {}
@@ -81,7 +82,7 @@ class Runner:
             moment = self._clock.monotonic()
             if not now and moment < self._retry:
                 return 0
-            if not now and not self._is_due(moment):
+            if not now and self._rests and not self._is_due(moment):
                 return 0
             self._look = moment + LOOK_SECONDS
             try:

@@ -33,9 +33,9 @@ from esker.clock import SYSTEM_CLOCK
 from esker.errors import FormatTooNew, NotAStore, StorageError
 from esker.format import catalog as catalog_format
 from esker.format import commit as commit_format
-from esker.format import routes as routes_format
 from esker.format import journal as journal_format
 from esker.format import names
+from esker.format import routes as routes_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.catalog import Catalog, TopicEntry
