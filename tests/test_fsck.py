@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import esker
 from esker.engine import attach
+from esker.format.offsets import home_of
 from esker.format.tags import encode as encode_tags
 from esker.storage.tags import index_of
 from esker.testing import Fate, ManualClock, SimulatedDisk
@@ -480,7 +481,21 @@ def moved() -> Files:
     return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
 
 
+def grouped() -> Files:
+    """A closed store with a group that has acked some of it."""
+    files = FixedFiles()
+    with esker.open("/s", files=files, clock=HandClock(), background=False) as store:
+        topic = store.create("t", durability="fsync")
+        topic.append_many([b"%d" % n for n in range(10)], wait=True)
+        with topic.group("g") as group:
+            for batch in group.poll():
+                batch.ack(upto=6)
+    contents = {**files.files, **files.pages}
+    return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
+
+
 HEALTHY, LEFT, COMMITTED, ERASED = healthy(), left(), committed(), erased()
+GROUPED = grouped()
 MOVED = moved()
 STUB, OBJECT = "topics/*/00000002-*.seg", "/cold/*/00000002-*.seg-*"
 Damage = Callable[[Patient], Any]
@@ -744,6 +759,28 @@ def test_damage_to_what_was_deleted_is_found(what: str, damage: Damage, clean: b
     assert any(what in problem.what for problem in found), found
 
 
+OFFSETS = T + "offsets"
+SLOT = 128 + 128 * home_of("g")
+CURSORS: list[tuple[str, Damage]] = [
+    ("page of offsets does not have", lambda p: p.cut(OFFSETS, -8)),
+    ("header of a page of offsets", lambda p: p.flip(OFFSETS, 20)),
+    ("header of a page of offsets", lambda p: p.flip(OFFSETS, 100)),
+    ("a slot without a whole term", lambda p: p.flip(OFFSETS, SLOT)),
+    ("a cell that does not match its checksum", lambda p: p.flip(OFFSETS, SLOT + 80 + 8 * 3)),
+]
+
+
+@pytest.mark.parametrize(("what", "damage"), CURSORS, ids=[what for what, _ in CURSORS])
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "left"])
+def test_damage_to_the_cursors_of_groups_is_found(what: str, damage: Damage, clean: bool) -> None:
+    patient = Patient(GROUPED)
+    whole = fsck.judge(patient.files, clean=clean)
+    assert (whole.problems, whole.cursors) == ([], {(1, 0, "g"): 7})
+    damage(patient)
+    found = fsck.judge(patient.files, clean=clean).problems
+    assert any(what in problem.what for problem in found), found
+
+
 COLD: list[tuple[str, Damage]] = [
     ("what was moved is not where the stub says", lambda p: p.files.pop(p.path(OBJECT))),
     ("what was moved is not where the stub says", lambda p: p.place(b"/cold", b"/cord")),
@@ -951,7 +988,9 @@ def test_every_check_is_tried() -> None:
     untried = [
         text
         for text in said
-        if not any(tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED + WRONG + COLD)
+        if not any(
+            tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED + WRONG + COLD + CURSORS
+        )
     ]
     untried.remove("committed, and not attached")  # see above
     assert untried == []

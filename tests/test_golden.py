@@ -104,6 +104,20 @@ def test_what_was_deleted_is_left_out_and_stays_deleted(tmp_path: Path) -> None:
         assert [record.tag for record in store["spread"].read(gaps="skip")] == [None, "y"]
 
 
+def test_groups_are_where_they_were_then(tmp_path: Path) -> None:
+    root = copied(make.VERSION / "grouped.json", tmp_path / "data")
+    with esker.open(root, mode="r") as store:
+        found = {status.name: status for status in store["read"].groups()}
+        cursors = {name: status.shards[0].cursor for name, status in found.items()}
+        assert cursors == {"back": 2, "billing": 4, "café": 10, "new": 0}
+        assert [name for name, status in found.items() if status.paused] == ["back"]
+        assert found["billing"].shards[0].acked == 4
+    with esker.open(root) as store:
+        group = store["read"].group("billing", "latest")
+        assert next(group.poll()).values[0] == b"4"
+    assert esker.verify(root).ok
+
+
 def test_what_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
     root = copied(make.MOVED / "store.json", tmp_path / "data")
     cold = shutil.copytree(make.MOVED / "cold", tmp_path / "cold")
@@ -134,6 +148,7 @@ def test_every_kind_of_file_is_there() -> None:
     assert {".seg", ".log", ".journal"} <= suffixes
     assert any(name.startswith("catalog-") for name in names)
     assert any(name.startswith("deletions-") for name in names)
+    assert "offsets" in names
 
 
 def test_every_kind_of_frame_is_there() -> None:
@@ -254,4 +269,4 @@ def test_the_example_of_all_columns_is_their_body() -> None:
 
 
 def test_the_golden_files_are_small() -> None:
-    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 250_000
+    assert sum(path.stat().st_size for path in make.VERSION.rglob("*") if path.is_file()) < 350_000

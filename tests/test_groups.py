@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,21 @@ def test_what_does_not_come_back_is_delivered_again_after_a_rewind(store: esker.
     assert group.cursors() == {0: 4}
 
 
+def test_two_polls_at_once_share_what_is_there_and_a_rewind_ends_them(store: esker.Store) -> None:
+    group = filled(store).group("g")
+    one, two = group.poll(max_records=2), group.poll(max_records=3)
+    seen = [next(one).values, next(two).values]
+    assert list(one) == []  # the other one has read on
+    seen += [batch.values for batch in two]
+    assert [value for part in seen for value in part] == [b"%d" % number for number in range(10)]
+    group.rewind()
+    batches = group.poll(max_records=4)
+    next(batches)
+    group.rewind()
+    assert list(batches) == []
+    assert len(values(group)) == 10
+
+
 def test_batches_are_as_small_as_they_are_asked_for(store: esker.Store) -> None:
     group = filled(store, 100).group("g")
     assert [len(batch) for batch in group.poll(max_records=30)] == [30, 30, 30, 10]
@@ -247,10 +263,17 @@ def test_the_filter_of_a_node_and_deleted_records_move_the_cursor_when_nothing_i
         topic.append(b"%d" % number, node="me", wait=True)
     assert values(group) == []
     assert group.cursors() == {0: 9}
+    topic.append(b"9", node="you", wait=True)
+    (batch,) = group.poll()
+    topic.append(b"10", node="me", wait=True)
+    assert values(group) == []  # and the cursor stays before what has not come back
+    assert group.cursors() == {0: 9}
+    batch.ack()
+    assert group.cursors() == {0: 11}
     other = topic.group("other")
-    topic.delete(9)
+    topic.delete(11)
     assert values(other) == []
-    assert other.cursors() == {0: 9}
+    assert other.cursors() == {0: 11}
 
 
 def test_records_deleted_before_they_were_read_are_no_gap_and_stay_covered(
@@ -464,9 +487,11 @@ def test_a_group_is_forgotten_only_when_nobody_reads_it(store: esker.Store) -> N
     with pytest.raises(esker.GroupNotFound):
         topic.forget_group("g")
     looking = topic.group("h")
+    assert looking.describe().name == "h"
     topic.forget_group("h")
-    with pytest.raises(esker.GroupNotFound, match="forgotten"):
-        looking.cursors()
+    for look in (looking.cursors, looking.describe):
+        with pytest.raises(esker.GroupNotFound, match="forgotten"):
+            look()
 
 
 def test_a_closed_handle_says_so_and_the_group_stays(store: esker.Store) -> None:
@@ -481,6 +506,21 @@ def test_a_closed_handle_says_so_and_the_group_stays(store: esker.Store) -> None
         batch.ack()
     assert [status.name for status in topic.groups()] == ["g"]
     assert "none" in repr(group)
+
+
+def test_a_group_goes_with_its_topic(store: esker.Store) -> None:
+    topic = filled(store)
+    group = topic.group("g")
+    (batch,) = group.poll()
+    store.delete("t")
+    with pytest.raises(esker.TopicNotFound):
+        list(group.poll())
+    with suppress(esker.EskerError):
+        batch.ack()
+    group.close()
+    again = filled(store)
+    assert again.groups() == []
+    assert len(values(again.group("g"))) == 10
 
 
 # ---- members ---------------------------------------------------------------------------------
@@ -557,6 +597,40 @@ def test_who_was_not_seen_for_its_session_has_lost_its_shards(
     again.ack()
     assert list(slow.poll()) == []
     assert slow.cursors() == other.cursors() == {0: 10}
+
+
+def test_who_works_through_a_long_poll_is_not_given_up(
+    store: esker.Store, clock: ManualClock
+) -> None:
+    topic = filled(store)
+    slow, other = topic.group("g", session=30), topic.group("g", session=30)
+    for batch in slow.poll(max_records=1):
+        clock.forward(20)
+        batch.ack()
+        if batch.first == 8:
+            assert list(other.poll()) == []
+    assert slow.cursors() == {0: 9}  # the last one waits: somebody has come
+    assert slow.cursors() == other.cursors()
+
+
+def test_a_poll_ends_when_somebody_comes_so_that_shards_can_be_handed_over(
+    store: esker.Store,
+) -> None:
+    topic = filled(store, 0, shards=2)
+    for number in range(40):
+        topic.append(b"%d" % number, key=b"%d" % number, wait=True)
+    one, two = topic.group("g"), topic.group("g")
+    seen = 0
+    for batch in one.poll(max_records=1):
+        seen += 1
+        batch.ack()
+        if seen == 5:
+            assert list(two.poll()) == []
+    assert seen == 5
+    for batch in one.poll(max_records=1):
+        batch.ack()
+    assert len(values(two)) > 0
+    assert len(one._held) == len(two._held) == 1
 
 
 def test_a_member_that_was_given_up_comes_back_under_a_new_name(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from esker.engine.verbs import OPENERS
 
 if TYPE_CHECKING:
-    from esker.aio import AsyncStore, AsyncTopic, aopen
+    from esker.aio import AsyncGroup, AsyncStore, AsyncTopic, aopen
     from esker.engine.archived import ArchivedTopic, open_archive
     from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
@@ -92,6 +92,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives, when it is not an exception.
 _HOMES = {
+    "AsyncGroup": "esker.aio",
     "AsyncStore": "esker.aio",
     "AsyncTopic": "esker.aio",
     "aopen": "esker.aio",
@@ -137,6 +138,7 @@ __all__ = [
     "Action",
     "Archived",
     "ArchivedTopic",
+    "AsyncGroup",
     "AsyncStore",
     "AsyncTopic",
     "AttachPending",

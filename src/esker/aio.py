@@ -17,7 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from types import TracebackType
@@ -33,7 +41,14 @@ from esker.engine.slices import Slice
 from esker.engine.store import Mode, Store, open_store
 from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
-from esker.errors import CommitTimeout, WouldBlock
+from esker.errors import CommitTimeout, Fenced, StopProcessing, WouldBlock
+from esker.groups.batch import GroupBatch
+from esker.groups.describe import GroupStatus
+from esker.groups.group import POLL_RECORDS, Group
+from esker.groups.lag import Lag
+from esker.groups.moves import Move
+from esker.groups.pattern import PatternGroup
+from esker.groups.process import OnError, verdict_of
 from esker.records import Offset, Record, Span, Spans
 
 if TYPE_CHECKING:
@@ -150,6 +165,17 @@ class AsyncStore:
 
     def statistics(self) -> dict[str, int]:
         return self._store.statistics()
+
+    async def group(
+        self, name: str, pattern: str | Sequence[str], start: Any = "earliest", **how: Any
+    ) -> AsyncGroup:
+        """As `Store.group`."""
+        made = await self._run(lambda: self._store.group(name, pattern, start, **how))
+        return AsyncGroup(self, made)
+
+    async def groups(self) -> list[GroupStatus]:
+        """As `Store.groups`."""
+        return await self._run(self._store.groups)
 
     async def close(self) -> None:
         """Write and sync everything; waits for appends that are under way."""
@@ -403,6 +429,136 @@ class AsyncTopic:
 
     async def counters(self, shard: int = 0) -> dict[str, int]:
         return await self._store._run(lambda: self._topic.counters(shard))
+
+    async def group(self, name: str, start: Any = "earliest", **how: Any) -> AsyncGroup:
+        """As `Topic.group`."""
+        made = await self._store._run(lambda: self._topic.group(name, start, **how))
+        return AsyncGroup(self._store, made)
+
+    async def groups(self) -> list[GroupStatus]:
+        """As `Topic.groups`."""
+        return await self._store._run(self._topic.groups)
+
+    async def forget_group(self, name: str) -> None:
+        """As `Topic.forget_group`."""
+        await self._store._run(lambda: self._topic.forget_group(name))
+
+
+class AsyncGroup:
+    """A group whose verbs are awaited.
+
+    `batch.ack()` is not: it is one store, and waits for nothing. `await group.sync()` has it on the
+    disk.
+    """
+
+    def __init__(self, store: AsyncStore, group: Group | PatternGroup) -> None:
+        self._store = store
+        self._group = group
+        self.name = group.name
+
+    async def poll(
+        self, max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, wait: float | None = 0
+    ) -> AsyncIterator[GroupBatch]:
+        """As `Group.poll`. Waits on the loop's side, so that no thread is held by who waits."""
+        loop = asyncio.get_running_loop()
+        deadline = None if wait is None else loop.time() + wait
+        while True:
+            found = False
+            batches = self._store._iterate(lambda: self._group.poll(max_records, max_bytes))
+            batch: Any  # with gaps="yield" also a Gap
+            async for batch in batches:
+                found = True
+                yield batch
+            left = 1.0 if deadline is None else deadline - loop.time()
+            if found or left <= 0 or self._group._stop:
+                return
+            await asyncio.sleep(min(left, 0.005))
+
+    async def process(
+        self, handler: Callable[[GroupBatch], Awaitable[Any]], *, retries: int = 3,
+        delay: float = 1.0, on_error: OnError | None = None, auto_ack: bool = True,
+        max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, idle: float | None = None,
+    ) -> int:  # fmt: skip
+        """As `Group.process`, with a handler that is awaited."""
+        handled = 0
+        while not self._group._stop:
+            came = False
+            batch: Any
+            async for batch in self.poll(max_records, max_bytes, 0.1 if idle is None else idle):
+                came = True
+                if not isinstance(batch, GroupBatch):
+                    continue
+                verdict = await self._handle(batch, handler, retries, delay, on_error)
+                if verdict == "stop":
+                    return handled
+                if auto_ack or verdict != "done":
+                    with contextlib.suppress(Fenced):  # at least once: it comes again elsewhere
+                        batch.ack()
+                handled += len(batch) if verdict != "skip" else 0
+                if verdict == "last" or self._group._stop:
+                    return handled
+            if idle is not None and not came:
+                break
+        return handled
+
+    async def _handle(
+        self, batch: GroupBatch, handler: Callable[[GroupBatch], Awaitable[Any]], retries: int,
+        delay: float, on_error: OnError | None,
+    ) -> str:  # fmt: skip
+        failed = 0
+        while True:
+            try:
+                await handler(batch)
+                return "done"
+            except StopProcessing:
+                return "last"
+            except Exception as problem:
+                failed += 1
+                verdict = verdict_of(batch, problem, failed, retries, on_error)
+                if verdict != "retry":
+                    return verdict
+                failed = 0 if failed > retries else failed
+            await asyncio.sleep(delay)
+            if self._group._stop:
+                return "stop"
+
+    def stop(self) -> None:
+        """End `process` behind the batch at hand."""
+        self._group.stop()
+
+    async def describe(self) -> GroupStatus | list[GroupStatus]:
+        return await self._store._run(self._group.describe)
+
+    async def lag(self) -> Lag | list[Lag]:
+        return await self._store._run(self._group.lag)
+
+    async def seek(self, to: Any, *, dry_run: bool = False, **where: Any) -> list[Move]:
+        """As `Group.seek`."""
+        return await self._store._run(lambda: self._group.seek(to, dry_run=dry_run, **where))
+
+    async def rewind(self) -> None:
+        await self._store._run(self._group.rewind)
+
+    async def pause(self) -> None:
+        await self._store._run(self._group.pause)
+
+    async def resume(self) -> None:
+        await self._store._run(self._group.resume)
+
+    async def sync(self, timeout: float | None = 30.0) -> None:
+        await self._store._run(lambda: self._group.sync(timeout))
+
+    async def close(self) -> None:
+        await self._store._run(self._group.close)
+
+    async def __aenter__(self) -> AsyncGroup:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        await self.close()
 
 
 class _Waiter:

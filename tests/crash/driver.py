@@ -176,6 +176,16 @@ class Driver:
         self._store[topic].reclaim()
         self.ledger.synced(topic)
 
+    def consume(self, topic: str, most: int = 2) -> None:
+        """A group reads on from where it is, acks a batch, and goes."""
+        with self._store[topic].group("g", gaps="skip") as group:
+            self.ledger.grouped(topic)
+            for batch in group.poll(max_records=most):
+                batch.ack()
+                break
+            self.ledger.acking(topic, group.cursors()[0])
+        self.ledger.acked(topic)
+
     def drop(self, topic: str) -> None:
         """Delete the topic."""
         self.ledger.dropping(topic)
@@ -228,7 +238,9 @@ def mixed(
     for _ in range(length):
         topic = chance.choice([*classes, *("e" for _ in capped)])
         if deleting and topic != "e" and chance.random() < 0.2:
-            if chance.random() < 0.3:
+            if chance.random() < 0.2:
+                steps.append(("consume", topic, chance.randrange(1, 4)))
+            elif chance.random() < 0.3:
                 topics = tuple(chance.sample(list(classes), chance.randrange(1, 3)))
                 steps.append(("attach", topics, chance.randrange(1, 4)))
             elif chance.random() < 0.4:

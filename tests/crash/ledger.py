@@ -25,11 +25,15 @@ is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import esker
+from esker.format.offsets import Owner
+from esker.storage.offsets import OffsetsFile
 
 Death = Literal["kill", "power"]
 
@@ -57,6 +61,7 @@ class Outcome(NamedTuple):
     report: str
     lost: frozenset[tuple[str, int, int]]  # topic, first and last offset of each `lost_tail`
     found: dict[str, Found]
+    cursors: Mapping[str, int] = MappingProxyType({})  # of the group g, by topic
 
 
 class Page:
@@ -82,6 +87,8 @@ class Page:
         self.dropping = False  # the topic as a whole is being deleted
         self.erased: dict[int, bytes] = {}  # deleted by tag
         self.erasing: list[dict[int, bytes]] = []  # perhaps: each wholly or not at all
+        self.grouped = False  # there is a group g, for good
+        self.acked = (0, 0)  # how far it has come at the least, and at the most
 
     def flushed(self) -> None:
         self.written += self.pending
@@ -146,6 +153,8 @@ class Ledger:
                     *p.written,
                     *p.gaps,
                     *p.erased,
+                    p.grouped,
+                    p.acked,
                 )
                 for p in self.pages.values()
             ]
@@ -229,6 +238,23 @@ class Ledger:
         page.erased |= page.erasing.pop()
         self.version += 1
 
+    def grouped(self, name: str) -> None:
+        """The group g of a topic is there."""
+        self.pages[name].grouped = True
+        self.version += 1
+
+    def acking(self, name: str, end: int) -> None:
+        """The group is about to have acked what is before an offset."""
+        page = self.pages[name]
+        page.acked = (page.acked[0], max(end, page.acked[1]))
+        self.version += 1
+
+    def acked(self, name: str) -> None:
+        """It has, durably."""
+        page = self.pages[name]
+        page.acked = (page.acked[1], page.acked[1])
+        self.version += 1
+
     def dropping(self, name: str) -> None:
         self.pages[name].dropping = True
 
@@ -256,6 +282,9 @@ class Ledger:
             page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
         for page in there:
             page.created, page.dropping = True, False
+            cursor = cursor_of(store, page.name)
+            if cursor is not None:  # recovery syncs records, and leaves cursors as they are
+                page.acked = (min(page.acked[0], cursor), cursor)
             if page.name in found:
                 page.gone, seen = without_evicted(page, found[page.name])
                 page.settled, page.gaps = seen.records, seen.gaps
@@ -284,6 +313,7 @@ class Ledger:
                 assert not page.created or page.dropping, f"{page.name} is gone"
             elif page.durability != "ephemeral":  # of those only the next offset is promised
                 check_page(page, found, death)
+                check_cursor(page, outcome.cursors.get(page.name))
                 if reported:
                     check_report(page, without_evicted(page, found)[1], outcome)
         self._check_together(outcome)
@@ -351,7 +381,30 @@ def look_at(store: esker.Store, reader: Reader | None = None) -> Outcome:
         str(report) if report.findings else "",
         frozenset((finding.topic, finding.first or 0, finding.last or 0) for finding in lost),
         {name: reader(store, name) for name in store},
+        {name: at for name in store if (at := cursor_of(store, name)) is not None},
     )
+
+
+def cursor_of(store: esker.Store, name: str) -> int | None:
+    """Where the group g of a topic is, as its page says."""
+    topic = store[name]
+    shard, entry = topic._shards[0], topic._existing()
+    owner = Owner(store._context.store, entry.id, 0)
+    page = OffsetsFile(shard.files, shard.folder, owner, nullcontext())
+    page.map(writable=False)
+    slot = page.find("g")
+    return None if slot is None else slot.cursor
+
+
+def check_cursor(page: Page, cursor: int | None) -> None:
+    """I13: a group is no further than it has acked, and not before what was durable of that."""
+    if cursor is None:
+        assert not page.grouped, f"I13 {page.name}: the group is gone"
+        return
+    least, most = page.acked
+    if page.durability == "memory":  # what is lost there comes again, as other records
+        least = 0
+    assert least <= cursor <= most, f"I13 {page.name}: {cursor} is not in {least}..{most}"
 
 
 def read(store: esker.Store, name: str) -> Found:

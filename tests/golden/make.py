@@ -12,6 +12,8 @@ Stores, with every kind of file and of frame that version 1 has:
     v1/mended       repaired after damage: a hole where records were
     v1/erased       records were deleted one by one: files of deletions with plain and with packed
                     frames, one that goes on behind what counts, one that no page names
+    v1/grouped      a page of group cursors: one never moved, acked in part, at the end, moved back
+                    and paused
     v1/moved        a store of which sealed segments were moved, and the cold store beside it
     v1/closed.json  what each holds, record by record; and so on
 
@@ -235,9 +237,34 @@ def build_moved(target: Path) -> None:
     (target / "contents.txt").write_text(told, encoding="utf-8")
 
 
+def build_grouped(target: Path) -> str:
+    """A store with groups that have come to different places; returns what it holds, as JSON."""
+    files, clock = FixedFiles(seed=11), HandClock()
+    with opened(files, clock) as store:
+        topic = store.create("read", durability="fsync", consumed=True, force_after="7d")
+        topic.append_many([b"%d" % n for n in range(10)], wait=True)
+        topic.group("new")
+        for name, upto in (("billing", 3), ("caf\N{LATIN SMALL LETTER E WITH ACUTE}", 9)):
+            with topic.group(name) as group:
+                for batch in group.poll():
+                    batch.ack(upto)
+        with topic.group("back", "latest") as group:
+            group.seek(2)
+            group.pause()
+        (path,) = (name for name in files.pages if name.endswith("/members"))
+        told = contents(store)
+    del files.pages[path]  # who reads at the moment is not part of the format
+    for name in [name for name in files.held if "/members" in name]:
+        del files.held[name]
+    files.dirs = {name for name in files.dirs if "members.d" not in name}
+    files.dump(target, ROOT)
+    return told
+
+
 BUILDERS = {
     "closed": build_closed,
     "erased": build_erased,
+    "grouped": build_grouped,
     "killed": build_killed,
     "mended": build_mended,
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from esker.errors import StorageError
-from esker.format import names
+from contextlib import nullcontext
+
+from esker.engine.context import LOG
+from esker.errors import Corruption, StorageError
+from esker.format import names, offsets
+from esker.format.offsets import Slot
 from esker.format.segment import Owner, misplaced
 from esker.format.state import State
 from esker.storage import scan
 from esker.storage.files import Files, join, size_of
 from esker.storage.log import LogSegment, open_log
 from esker.storage.maps import Maps
+from esker.storage.offsets import OffsetsFile
 from esker.storage.sealed import SealedSegment, sizes_of
 
 
@@ -50,6 +55,24 @@ def load_sealed(
             made.append(SealedSegment(path, name).attach(maps, owner))
             made[-1].size, made[-1].local_size = sizes_of(files, path)
     return made
+
+
+def cut_cursors(files: Files, folder: str, owner: Owner, end: int) -> list[Slot]:
+    """Put groups that are behind the end of a shard back to it; returns where they were.
+
+    Done before anybody writes there: a group would miss what comes in the place of what is lost.
+    """
+    page = OffsetsFile(files, folder, offsets.Owner(*owner), nullcontext())
+    try:
+        beyond = page.cut(end)
+    except Corruption:
+        return []  # who opens such a group is told
+    finally:
+        page.close()
+    for slot in beyond:
+        LOG.warning("%s: group %r was at %d, and the shard ends at %d: it goes on there",
+                    page.path, slot.name, slot.cursor, end)  # fmt: skip
+    return beyond
 
 
 def follows(before: LogSegment | SealedSegment | None, base: int, gap: int) -> dict[str, int]:

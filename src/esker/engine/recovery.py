@@ -18,14 +18,14 @@ well, is written last.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.findings import CASES, Finding, Recovery, Say
-from esker.engine.layout import is_clean, list_segments, shard_folder
+from esker.engine.layout import cut_cursors, is_clean, list_segments, shard_folder
 from esker.engine.quarantine import quarantine
 from esker.engine.recatalog import recover_catalog
 from esker.engine.removal import finish_removals
@@ -33,7 +33,6 @@ from esker.engine.replay import Replay, dismiss, gather, redo
 from esker.errors import Corruption, StorageError
 from esker.format import catalog as catalog_format
 from esker.format import names
-from esker.format import offsets as offsets_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.catalog import TopicEntry
@@ -46,7 +45,6 @@ from esker.storage.files import Files, Holder, join, size_of
 from esker.storage.log import LogSegment
 from esker.storage.marks import newest
 from esker.storage.marks import tidy as tidy_marks
-from esker.storage.offsets import OffsetsFile
 from esker.storage.sealed import SealedSegment, file_hash_matches
 from esker.storage.state import StateFile
 
@@ -214,10 +212,10 @@ def recover_shard(
             reason = segment_format.GAP_REASONS[gap]
             say("lost_tail", folder, reason, 0, left.end, following - 1)
 
+        _cut_cursors(files, folder, (context.store, entry.id, number), following, say)
+
         # 5. Seal all logs but the last, so that one log is left, as after a clean close.
         active = _leave_one(context, entry, number, folder, left, following, gap)
-
-        _cut_cursors(files, folder, (context.store, entry.id, number), following, say)
 
         # 6. Say that all is well.
         _store(page, context, entry, number, state, active, following)
@@ -247,16 +245,9 @@ def _counters(files: Files, folder: str, say: Say) -> Counters | None:
 def _cut_cursors(
     files: Files, folder: str, owner: tuple[bytes, int, int], end: int, say: Say
 ) -> None:
-    """No group is behind the end: or it would miss what is written there next."""
-    page = OffsetsFile(files, folder, offsets_format.Owner(*owner), nullcontext())
-    try:
-        for slot in page.cut(end):
-            about = f"group {slot.name!r} had acked what is lost"
-            say("cursor_beyond_end", page.path, about, 0, end, slot.cursor - 1)
-    except Corruption:
-        pass  # who opens such a group is told
-    finally:
-        page.close()
+    for slot in cut_cursors(files, folder, owner, end):
+        about = f"group {slot.name!r} had acked what is lost"
+        say("cursor_beyond_end", join(folder, names.OFFSETS), about, 0, end, slot.cursor - 1)
 
 
 # -- files

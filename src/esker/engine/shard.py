@@ -195,6 +195,7 @@ class Shard(Waited):
         self.sealed = layout.load_sealed(self.files, self.folder, found, self.maps, owner)
         self.next = state.end_offset if state is not None else 0
         self.ceiling = max(self.next, state.ceiling if state is not None else 0)
+        layout.cut_cursors(self.files, self.folder, owner, self.next)
         self._begin(*((state.earliest, state.losses) if state is not None else (0, ())))
         erasing.load(self, state)
         logs = [name for name in found if not name.sealed]

@@ -42,6 +42,7 @@ from esker.format import offsets as fmt
 from esker.format.offsets import Slot
 from esker.groups import lag as lags
 from esker.groups.batch import GroupBatch
+from esker.groups.describe import GroupStatus, groups_of
 from esker.groups.held import Held
 from esker.groups.lag import Lag
 from esker.groups.membership import Membership
@@ -127,21 +128,25 @@ class Group:
             return
         view = self.topic._view(number)
         end = end_of(view, self._consistency)
+        at = held.position
         found = read_batches(
-            view, held.position, end, max_bytes=max_bytes, max_records=max_records, gaps="yield",
+            view, at, end, max_bytes=max_bytes, max_records=max_records, gaps="yield",
             sieve=self._sieve, whole=True,
         )  # fmt: skip
         for item in found:
             with self._lock:
-                if self._held.get(number) is not held or held.paused:
-                    return
+                if self._held.get(number) is not held or held.paused or held.position != at:
+                    return  # not ours any more; or it was rewound, or another thread read on
+                if not self._membership.steady():
+                    return  # somebody came or went: the next poll looks who reads what
                 made = self._hand(held, item)
+                at = held.position
             if isinstance(made, DataGap):
                 raise made
             if made is not None:
                 yield made
         with self._lock:  # deleted on request up to the end: nothing comes, and nothing is missing
-            if self._held.get(number) is held and held.position < min(view.earliest, end):
+            if self._held.get(number) is held and held.position == at < min(view.earliest, end):
                 held.passes(min(view.earliest, end))
 
     def _hand(self, held: Held, item: Batch | Gap) -> GroupBatch | Gap | DataGap | None:
@@ -275,11 +280,14 @@ class Group:
         page.map(writable=False)
         found = page.find(self.name)
         if found is None:
-            raise GroupNotFound(
-                f"group {self.name!r} of topic {self.topic.name!r} was forgotten; "
-                "topic.group(name) makes a new one"
-            )
+            raise self._forgotten()
         return found
+
+    def _forgotten(self) -> GroupNotFound:
+        return GroupNotFound(
+            f"group {self.name!r} of topic {self.topic.name!r} was forgotten; "
+            "topic.group(name) makes a new one"
+        )
 
     # ---- acks ----------------------------------------------------------------------------
 
@@ -372,6 +380,14 @@ class Group:
                 if held is not None and slot.term.generation == held.slot.term.generation:
                     found[number] = max(slot.cursor, held.acked)
             return found
+
+    def describe(self) -> GroupStatus:
+        """The group as anybody sees it: cursors, lag, and the processes that read."""
+        self._require_open()
+        found = [status for status in groups_of([self.topic]) if status.name == self.name]
+        if not found:
+            raise self._forgotten()
+        return found[0]
 
     def lag(self) -> Lag:
         """How far behind the group is: records, seconds, and seconds until it has caught up."""
@@ -470,6 +486,8 @@ class Group:
             if self.closed:
                 return
         try:
+            if not all(held.page.is_left() for held in self._held.values()):
+                return  # the topic was deleted, and the group with it
             self._drain(CLOSE_SECONDS)
             with self._lock:
                 pages = [held.page for held in self._held.values()]

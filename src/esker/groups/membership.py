@@ -57,6 +57,13 @@ class Membership:
             self._mine = self._assigned()
         return self._mine
 
+    def steady(self) -> bool:
+        """Say that this member is at work. Whether nobody came or went since it last looked."""
+        seen = self.me is not None and self._page.seen(
+            self.me, int(self._context.clock.monotonic() * 1e6)
+        )
+        return seen and self._page.generation == self._generation
+
     def _assigned(self) -> list[int]:
         entry = self._topic._existing()
         self._generation = self._page.generation

@@ -19,6 +19,7 @@ from esker.engine.reader import BATCH_BYTES, check_count, check_timeout
 from esker.errors import InvalidOption, StoreClosed, TopicNotFound
 from esker.format.offsets import Slot
 from esker.groups.batch import GroupBatch
+from esker.groups.describe import GroupStatus
 from esker.groups.group import POLL_RECORDS, Group, check_name, open_group
 from esker.groups.lag import Lag
 from esker.groups.moves import Move
@@ -139,6 +140,10 @@ class PatternGroup:
             self, handler, retries=retries, delay=delay, on_error=on_error, auto_ack=auto_ack,
             max_records=max_records, max_bytes=max_bytes, idle=idle,
         )  # fmt: skip
+
+    def describe(self) -> list[GroupStatus]:
+        """As `Group.describe`, topic by topic."""
+        return [group.describe() for group in self._current()]
 
     def lag(self) -> list[Lag]:
         """How far behind it is, topic by topic."""

@@ -75,6 +75,22 @@ def _ack(batch: GroupBatch) -> None:
         return  # somebody else has the shard by now, and gets it again: at least once
 
 
+def verdict_of(
+    batch: GroupBatch, problem: Exception, failed: int, retries: int, on_error: OnError | None
+) -> Verdict:
+    """What is to be done about a handler that has failed so many times: "retry" is another try."""
+    if failed <= retries:
+        return "retry"
+    if on_error is None:
+        raise problem
+    verdict = on_error(batch, problem)
+    if verdict not in ("skip", "retry", "stop"):
+        raise InvalidOption(
+            f'on_error returned {verdict!r}: one of "skip", "retry", "stop"'
+        ) from problem
+    return verdict
+
+
 def _handle(
     group: Pollable, batch: GroupBatch, handler: Callable[[GroupBatch], Any], retries: int,
     delay: float, on_error: OnError | None,
@@ -89,17 +105,10 @@ def _handle(
             return "last"
         except Exception as problem:
             failed += 1
-            if failed > retries:
-                if on_error is None:
-                    raise
-                verdict = on_error(batch, problem)
-                if verdict not in ("skip", "retry", "stop"):
-                    raise InvalidOption(
-                        f'on_error returned {verdict!r}: one of "skip", "retry", "stop"'
-                    ) from problem
-                if verdict != "retry":
-                    return verdict
-                failed = 0
+            verdict = verdict_of(batch, problem, failed, retries, on_error)
+            if verdict != "retry":
+                return verdict
+            failed = 0 if failed > retries else failed
         if not _rest(group, delay):
             return "stop"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from esker.engine.context import LOG, Context
 from esker.engine.topic import Topic
-from esker.errors import EskerError
+from esker.errors import EskerError, TopicNotFound
 from esker.format.offsets import Owner
 from esker.storage.files import parent
 from esker.storage.members import MembersFile
@@ -39,7 +39,6 @@ class Groups:
                 return known
         made = cls(context)
         context.guests.append(made)
-        context.background.tend_soon()
         return made
 
     def page(self, topic: Topic, number: int) -> OffsetsFile:
@@ -67,6 +66,7 @@ class Groups:
     def came(self, group: Group) -> None:
         with self._lock:
             self._open[group] = None
+        self._context.background.tend_soon()
 
     def went(self, group: Group) -> None:
         with self._lock:
@@ -87,6 +87,8 @@ class Groups:
             groups = list(self._open)
         for page in wanted:
             self.dirty.pop(page, None)
+            if not page.is_left():
+                continue  # its topic was deleted
             try:
                 for group in groups:
                     group._store_again(page)
@@ -100,7 +102,11 @@ class Groups:
     def tend(self) -> None:
         """Move cursors up to what is durable by now, and sync what was moved."""
         for group in list(self._open):
-            group._flush()
+            try:
+                group._flush()
+            except TopicNotFound:  # deleted, and the group with it
+                self.went(group)
+                group._let_go()
         self.sync()
 
     def close(self) -> None:

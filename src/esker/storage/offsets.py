@@ -93,6 +93,10 @@ class OffsetsFile:
         if name:
             self.files.sync_dir(self.folder)
 
+    def is_left(self) -> bool:
+        """Whether the shard is still there; its topic may have been deleted."""
+        return bool(self.files.kind(self.folder))
+
     def close(self) -> None:
         """Let go of the lock's file. The page itself goes with its last user."""
         mutex, self._mutex, self.words = self._mutex, None, None

@@ -61,6 +61,8 @@ def test_there_is_no_page_before_the_first_group(files: Files) -> None:
         page.make("a", 5)
     with page.alone():
         page.sync()
+    assert page.is_left()
+    assert not OffsetsFile(files, "/gone", OWNER, nullcontext()).is_left()
     other = page_of(files, writable=False)
     assert [found.name for found in other.slots() if isinstance(found, Slot)] == ["a"]
     page.close()
