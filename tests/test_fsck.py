@@ -25,6 +25,7 @@ from esker.storage.tags import index_of
 from esker.testing import Fate, ManualClock, SimulatedDisk
 from tests import fsck
 from tests.fsck import (
+    CATALOG,
     CONFIG,
     DATA,
     FOOTER,
@@ -494,8 +495,15 @@ def grouped() -> Files:
     return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
 
 
+def routed() -> Files:
+    """The golden store with routes."""
+    root = make.VERSION / "routed"
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
 HEALTHY, LEFT, COMMITTED, ERASED = healthy(), left(), committed(), erased()
 GROUPED = grouped()
+ROUTED = routed()
 MOVED = moved()
 STUB, OBJECT = "topics/*/00000002-*.seg", "/cold/*/00000002-*.seg-*"
 Damage = Callable[[Patient], Any]
@@ -781,6 +789,26 @@ def test_damage_to_the_cursors_of_groups_is_found(what: str, damage: Damage, cle
     assert any(what in problem.what for problem in found), found
 
 
+ROUTES: list[tuple[str, Damage]] = [
+    ("header of the routes", lambda p: p.cut("routes", 63)),
+    ("header of the routes", lambda p: p.flip("routes", 20)),
+    ("body of the routes", lambda p: p.flip("routes", 70)),
+    (
+        "routes of another store",
+        lambda p: p._changed(CATALOG, "routes", 0, {"store": b"x" * 16}, 0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "damage"), ROUTES, ids=[what for what, _ in ROUTES])
+def test_damage_to_the_routes_is_found(what: str, damage: Damage) -> None:
+    patient = Patient(ROUTED)
+    assert fsck.judge(patient.files, clean=True).problems == []
+    damage(patient)
+    found = fsck.judge(patient.files, clean=True).problems
+    assert any(what in problem.what for problem in found), found
+
+
 COLD: list[tuple[str, Damage]] = [
     ("what was moved is not where the stub says", lambda p: p.files.pop(p.path(OBJECT))),
     ("what was moved is not where the stub says", lambda p: p.place(b"/cold", b"/cord")),
@@ -989,7 +1017,8 @@ def test_every_check_is_tried() -> None:
         text
         for text in said
         if not any(
-            tried(what, text) for what, _ in CLEAN + IMAGE + BATCH + MARKED + WRONG + COLD + CURSORS
+            tried(what, text)
+            for what, _ in CLEAN + IMAGE + BATCH + MARKED + WRONG + COLD + CURSORS + ROUTES
         )
     ]
     untried.remove("committed, and not attached")  # see above

@@ -14,6 +14,7 @@ Stores, with every kind of file and of frame that version 1 has:
                     frames, one that goes on behind what counts, one that no page names
     v1/grouped      a page of group cursors: one never moved, acked in part, at the end, moved back
                     and paused
+    v1/routed       routes, one of them with marks in its destination, one moved; all paused
     v1/moved        a store of which sealed segments were moved, and the cold store beside it
     v1/closed.json  what each holds, record by record; and so on
 
@@ -261,12 +262,37 @@ def build_grouped(target: Path) -> str:
     return told
 
 
+def build_routed(target: Path) -> str:
+    """A store with routes that have forwarded, exactly once too; returns what it holds, as JSON."""
+    files, clock = FixedFiles(seed=13), HandClock()
+    with opened(files, clock) as store:
+        topic = store.create("orders", durability="fsync")
+        topic.append_many([esker.Record(b"%d" % n, key=b"%d" % n) for n in range(9)], wait=True)
+        store.route("orders", "once", where='key >= "4"', exactly_once=True)
+        again = store.route("orders", "again", start="latest", allow_cycles=True, hops=2, name="x")
+        again.seek(3)
+        for _ in range(3):
+            store.tick()
+            clock.forward(1)
+        for status in store.routes():  # or whoever opens it would go on
+            store.route(name=status.name).pause()
+        told = contents(store)
+    for name in [name for name in files.pages if name.endswith("/members")]:
+        del files.pages[name]  # who reads at the moment is not part of the format
+    for name in [name for name in files.held if "/members" in name]:
+        del files.held[name]
+    files.dirs = {name for name in files.dirs if "members.d" not in name}
+    files.dump(target, ROOT)
+    return told
+
+
 BUILDERS = {
     "closed": build_closed,
     "erased": build_erased,
     "grouped": build_grouped,
     "killed": build_killed,
     "mended": build_mended,
+    "routed": build_routed,
 }
 
 

@@ -268,7 +268,7 @@ class Runner:
         self._retry = self._clock.monotonic() + RETRY_SECONDS
         self.leave()
         if self.code != problem.code:
-            tell("route %r stands still: %s", self.entry.name, problem)
+            tell("route %r stands still: %s", self.entry.name, str(problem))
             self.code, self.reason = problem.code, str(problem)
             if not isinstance(problem, WriterBusy):  # then it runs elsewhere
                 self._registry.note(self.entry.id, self.reason)
@@ -288,7 +288,7 @@ class Runner:
             try:
                 group.close()
             except EskerError as problem:
-                tell("route %r: leaving its group: %s", self.entry.name, problem)
+                tell("route %r: leaving its group: %s", self.entry.name, str(problem))
 
     def let_go(self) -> None:
         """In a forked child: nothing of it is ours."""
