@@ -115,6 +115,15 @@ def test_a_source_that_is_never_durable_is_forwarded_as_it_is(store: esker.Store
     assert [record.value for record in store["copies"].read()] == [b"1", b"2"]
 
 
+def test_exactly_once_is_refused_where_offsets_or_marks_may_be_lost(store: esker.Store) -> None:
+    orders(store)
+    store.create("weak", durability="memory")
+    for source, destination in (("orders", "weak"), ("weak", "copies")):
+        with pytest.raises(esker.InvalidOption, match="class memory"):
+            store.route(source, destination, exactly_once=True)
+        store.route(source, destination)
+
+
 def test_start_says_where_a_new_route_begins(store: esker.Store) -> None:
     orders(store)
     store.route("orders", "late", start="latest")

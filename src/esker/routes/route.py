@@ -31,7 +31,7 @@ from esker.groups.describe import forget_group
 from esker.groups.group import Group, open_group
 from esker.groups.moves import Move
 from esker.routes.registry import Registry
-from esker.routes.runner import group_of
+from esker.routes.runner import LASTING, group_of
 from esker.routes.status import RouteStatus, status_of
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ def open_route(
     origin, target = store[source], store[destination]
     registry = Registry.of(store)
     origin._existing()
+    if exactly_once:
+        _check_lasting(origin, target)
     with registry.file.alone() as routes:
         routes = registry.swept(routes)
         wanted = RouteEntry(
@@ -196,6 +198,18 @@ def open_route(
             entry = _make(registry, routes, wanted, origin, target, start)
     registry.reload()
     return Route(store, entry)
+
+
+def _check_lasting(source: Topic, target: Topic) -> None:
+    """Marks are of offsets that stay, and stay as long as the records that they are on."""
+    topics = [source, target] if target.name in target._store else [source]
+    for topic in topics:
+        if topic.options.durability not in LASTING:
+            raise InvalidOption(
+                f"exactly_once=True: topic {topic.name!r} is of class "
+                f"{topic.options.durability}, which may lose what it has shown; both topics have "
+                "to be of class fsync or disk"
+            )
 
 
 def _known(store: Store, name: str) -> Route:
