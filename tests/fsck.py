@@ -87,10 +87,11 @@ N4, N8 = r"(\d{4}|[1-9]\d{4,})", r"(\d{8}|[1-9]\d{8,})"
 NAMES = {
     "identity": r"esker\.store",
     "catalog": rf"catalog-{N8}",
+    "routes": r"routes",
     "journal": rf"journal/{N8}\.journal",
     "slot": r"processes/(\d{4})\.lock",
     "lock": rf"catalog\.lock|recovery\.lock|staging/lock|journal/{N8}\.lock|topics/{N8}/{N4}/lock"
-    rf"|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
+    rf"|routes\.lock|topics/{N8}/{N4}/offsets\.lock|topics/{N8}/members\.lock|topics/{N8}/members\.d/\d{{4}}",
     "mutex": rf"topics/{N8}/queue/lock|topics/{N8}/queue/{N4}/lock",
     "worker": rf"topics/{N8}/queue/workers/([0-9a-f]{{16}})",
     "settings": rf"topics/{N8}/queue/settings",
@@ -656,6 +657,14 @@ class Piece(NamedTuple):
         return self.found is None or not any(each.head.count for each in self.found.frames)
 
 
+def routes(data: bytes) -> Any:
+    """§22: the store that routes belong to."""
+    head = CATALOG.at(data.ljust(64, b"\0"))
+    need(head[:3] == (b"ESKR", 1, 0) and head.checksum == xxh3(data[:56]), "header of the routes")
+    need(len(data) == 64 + head.size and head.body == xxh3(data[64:]), "body of the routes", 64)
+    return head.store
+
+
 class Judge:
     """Everything about one store; `judge` is the way in."""
 
@@ -716,6 +725,8 @@ class Judge:
         for *_, path in self.named["lock"]:
             if self.files[path] and self.files[path][:1] != b"{":
                 self.problem(path, 0, "a lock that does not say who holds it")
+        if "routes" in self.files and self.parse(routes, "routes") not in (None, self.store):
+            self.problem("routes", 24, "routes of another store")
         for topic, shard, path in self.named["offsets"]:
             cursors, flaws = fsck_groups.offsets(self.files[path], self.store, topic, shard)
             self.cursors |= {(topic, shard, name): at for name, at in cursors.items()}

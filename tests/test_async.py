@@ -137,3 +137,23 @@ def test_errors_are_the_same_as_without_asyncio(tmp_path: Path) -> None:
             await esker.aopen(tmp_path / "nothing", mode="r")
 
     asyncio.run(main())
+
+
+def test_routes_are_made_looked_at_and_taken_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with esker.aopen(tmp_path / "data", routes=False) as store:
+            await store["a"].append_many([b"1", b"2", b"3"])
+            await store["a"].sync()
+            route = await store.route("a", "b", name="r")
+            assert await route.run_once() == 3
+            assert [record.value async for record in store["b"].read()] == [b"1", b"2", b"3"]
+            await route.pause()
+            (status,) = await store.routes()
+            assert (status.name, status.state, status.records) == ("r", "paused", 0)
+            await route.resume()
+            await route.seek("latest")
+            assert (await route.status()).records == 0
+            await route.delete()
+            assert await store.routes() == []
+
+    asyncio.run(run())

@@ -26,6 +26,7 @@ from esker.storage.tags import index_of
 from esker.testing import Fate, ManualClock, SimulatedDisk
 from tests import fsck
 from tests.fsck import (
+    CATALOG,
     CONFIG,
     DATA,
     FOOTER,
@@ -515,8 +516,14 @@ def kept() -> Files:
     return {path.removeprefix("/s/"): bytes(data) for path, data in contents.items()}
 
 
+def routed() -> Files:
+    """The golden store with routes."""
+    root = make.VERSION / "routed"
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
 HEALTHY, LEFT, COMMITTED, ERASED = healthy(), left(), committed(), erased()
-GROUPED, MOVED, KEPT = grouped(), moved(), kept()
+GROUPED, MOVED, KEPT, ROUTED = grouped(), moved(), kept(), routed()
 STUB, OBJECT = "topics/*/00000002-*.seg", "/cold/*/00000002-*.seg-*"
 Damage = Callable[[Patient], Any]
 
@@ -836,6 +843,26 @@ def test_damage_to_saved_keys_is_found(what: str, damage: Damage, clean: bool) -
     assert any(what in problem.what for problem in found), found
 
 
+ROUTES: list[tuple[str, Damage]] = [
+    ("header of the routes", lambda p: p.cut("routes", 63)),
+    ("header of the routes", lambda p: p.flip("routes", 20)),
+    ("body of the routes", lambda p: p.flip("routes", 70)),
+    (
+        "routes of another store",
+        lambda p: p._changed(CATALOG, "routes", 0, {"store": b"x" * 16}, 0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "damage"), ROUTES, ids=[what for what, _ in ROUTES])
+def test_damage_to_the_routes_is_found(what: str, damage: Damage) -> None:
+    patient = Patient(ROUTED)
+    assert fsck.judge(patient.files, clean=True).problems == []
+    damage(patient)
+    found = fsck.judge(patient.files, clean=True).problems
+    assert any(what in problem.what for problem in found), found
+
+
 COLD: list[tuple[str, Damage]] = [
     ("what was moved is not where the stub says", lambda p: p.files.pop(p.path(OBJECT))),
     ("what was moved is not where the stub says", lambda p: p.place(b"/cold", b"/cord")),
@@ -1046,7 +1073,7 @@ def test_every_check_is_tried() -> None:
     assert untried == []
 
 
-TRIED = CLEAN + IMAGE + BATCH + MARKED + WRONG + COLD + CURSORS + KEYED
+TRIED = CLEAN + IMAGE + BATCH + MARKED + WRONG + COLD + CURSORS + KEYED + ROUTES
 SAYING = ("need", "problem", "crash", "say", "Flaw")
 
 

@@ -147,6 +147,24 @@ def test_groups_are_where_they_were_then(tmp_path: Path) -> None:
     assert esker.verify(root).ok
 
 
+def test_routes_go_on_where_they_were_then(tmp_path: Path) -> None:
+    root = copied(make.VERSION / "routed.json", tmp_path / "data")
+    with esker.open(root, background=False) as store:
+        told = {status.name: (status.state, status.records) for status in store.routes()}
+        assert told == {"orders->once": ("paused", 0), "x": ("paused", 0)}
+        assert len(store["again"]) == 6
+        assert store.route(name="orders->once").id == 1
+        with store["orders"].group("route:1") as group:
+            group.seek("earliest")  # as if acks had been lost: the marks know what is there
+        store.route(name="orders->once").resume()
+        for _ in range(3):
+            store.tick()
+        assert sorted(record.value for record in store["once"].read()) == list(
+            map(b"%d".__mod__, range(4, 9))
+        )
+    assert esker.verify(root).ok
+
+
 def test_what_was_moved_is_read_where_it_is_now(tmp_path: Path) -> None:
     root = copied(make.MOVED / "store.json", tmp_path / "data")
     cold = shutil.copytree(make.MOVED / "cold", tmp_path / "cold")

@@ -31,7 +31,7 @@ LAYERS = (
     {"routes", "scheduler", "client"},
     {"groups", "queues", "upkeep"},
     {"engine"},
-    {"storage"},
+    {"storage", "filters"},
     {"format"},
     {"records", "options"},
     {"positions"},
@@ -52,6 +52,7 @@ _CLOCK_ONLY = {"clock.py": "the only door to the time of day"}
 _THREADS = {
     "engine": "the shell around the synchronous core: committer, sealer, retention",
     "groups": "a handle may be polled on one thread and acked on others",
+    "routes": "one thread forwards for all routes of a store",
     "aio": "the bridge from an event loop to the engine",
     "queues/lane.py": "threads of a worker share the leases of a shard",
     "queues/crew.py": "and one lock that says that it lives",
@@ -137,6 +138,7 @@ FOR_TYPES_ONLY = {
     ("errors.py", "records"): "an error about a Gap carries the Gap",
     ("engine/verbs.py", "groups"): "a topic has groups, which are built above it",
     ("engine/verbs.py", "queues"): "store.queue gives a Queue",
+    ("engine/verbs.py", "routes"): "a store has routes, which are built above it",
 }
 
 # Methods of pathlib.Path that reach the disk.

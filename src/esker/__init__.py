@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         FormatTooNew,
         GroupNotFound,
         GroupsFull,
+        InvalidFilter,
         InvalidName,
         InvalidOption,
         InvalidPosition,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
         ReadOnlyDisk,
         ReadOnlyStore,
         RecordTooLarge,
+        RouteNotFound,
+        RouteRefused,
         SequenceExpired,
         SequenceGap,
         StaleLease,
@@ -90,6 +93,8 @@ if TYPE_CHECKING:
     from esker.queues.queue import Queue, QueueStats
     from esker.queues.work import Work
     from esker.records import Gap, Offset, Record, Span, Spans
+    from esker.routes.route import Route
+    from esker.routes.status import RouteStatus
     from esker.upkeep.repair import repair
     from esker.upkeep.report import Action, Problem, Repaired, Verification
     from esker.upkeep.verify import verify
@@ -138,6 +143,8 @@ _HOMES = {
     "Queue": "esker.queues.queue",
     "QueueStats": "esker.queues.queue",
     "Work": "esker.queues.work",
+    "Route": "esker.routes.route",
+    "RouteStatus": "esker.routes.status",
     "Gap": "esker.records",
     "Offset": "esker.records",
     "Record": "esker.records",
@@ -177,6 +184,7 @@ __all__ = [
     "GroupNotFound",
     "GroupStatus",
     "GroupsFull",
+    "InvalidFilter",
     "InvalidName",
     "InvalidOption",
     "InvalidPosition",
@@ -208,6 +216,10 @@ __all__ = [
     "RecordTooLarge",
     "Recovery",
     "Repaired",
+    "Route",
+    "RouteNotFound",
+    "RouteRefused",
+    "RouteStatus",
     "SequenceExpired",
     "SequenceGap",
     "Slice",
@@ -239,6 +251,9 @@ __all__ = [
 OPENERS["group"] = lambda: import_module("esker.groups.group").open_group
 OPENERS["groups"] = lambda: import_module("esker.groups.describe").groups_of
 OPENERS["forget_group"] = lambda: import_module("esker.groups.describe").forget_group
+OPENERS["route"] = lambda: import_module("esker.routes.route").open_route
+OPENERS["routes"] = lambda: import_module("esker.routes.status").routes_of
+OPENERS["run_routes"] = lambda: import_module("esker.routes.registry").run_routes
 OPENERS["pattern"] = lambda: import_module("esker.groups.pattern").open_pattern
 
 OPENERS["queue"] = lambda: import_module("esker.queues.opening").open_queue

@@ -39,6 +39,16 @@ class InvalidOption(EskerError, ValueError):
     code = "invalid_option"
 
 
+class InvalidFilter(InvalidOption):
+    """A filter that is not one; the text shows where, `.at` is the place."""
+
+    code = "invalid_filter"
+
+    def __init__(self, message: str, *, at: int = 0) -> None:
+        super().__init__(message)
+        self.at = at
+
+
 class InvalidPosition(EskerError, ValueError):
     """A starting point that is not one of: earliest, latest, N, -N, @time, @-duration."""
 
@@ -108,6 +118,18 @@ class GroupsFull(EskerError):
     """A page of groups, or of their members, has no slot left."""
 
     code = "groups_full"
+
+
+class RouteNotFound(EskerError, KeyError):
+    """No route of that name."""
+
+    code = "route_not_found"
+
+
+class RouteRefused(EskerError):
+    """A route that would go in a circle, give a topic a second source, or take a name in use."""
+
+    code = "route_refused"
 
 
 class StopProcessing(EskerError):

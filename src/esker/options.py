@@ -92,6 +92,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Appends to a shard that another process writes are handed to it; else they are refused."""
     background: bool = True
     """False: no threads. Call `store.tick()` yourself. For tests and for embedding."""
+    routes: bool = True
+    """False: this handle does not run the routes of the store; others do."""
 
 
 class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +143,7 @@ _CHOICES: dict[str, Any] = {
     "durability": Durability, "compression": Compression, "compress_at": CompressAt,
     "discard": Discard,
 }  # fmt: skip
-_SWITCHES = {"background", "consumed", "handover", "protect_unconsumed"}
+_SWITCHES = {"background", "consumed", "handover", "protect_unconsumed", "routes"}
 _RANGES = {
     "shards": (1, SHARDS_MAX),
     "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),

@@ -57,7 +57,16 @@ from tests.crash.ledger import (
 )
 
 IDLE = frozenset(
-    {"lock", "counters", "catalog.lock", "recovery.lock", "members", "members.lock", "offsets.lock"}
+    {
+        "lock",
+        "counters",
+        "catalog.lock",
+        "recovery.lock",
+        "routes.lock",
+        "members",
+        "members.lock",
+        "offsets.lock",
+    }
 )
 
 READ_ONLY = 8  # every so many states are also read by who recovers nothing

@@ -18,6 +18,7 @@ Stores, with every kind of file and of frame that version 1 has:
     v1/once         batches with keys, and of producers: marks in a segment and in logs, a table
                     that is older than the log, a batch that is handed over and not yet attached
     v1/queued       a queue and its dead letters: settings, logs of leases with every kind of event
+    v1/routed       routes, one of them with marks in its destination, one moved; all paused
     v1/moved        a store of which sealed segments were moved, and the cold store beside it
     v1/closed.json  what each holds, record by record; and so on
 
@@ -347,6 +348,30 @@ def build_once(target: Path) -> str:
         return contents(store)
 
 
+def build_routed(target: Path) -> str:
+    """A store with routes that have forwarded, exactly once too; returns what it holds, as JSON."""
+    files, clock = FixedFiles(seed=13), HandClock()
+    with opened(files, clock) as store:
+        topic = store.create("orders", durability="fsync")
+        topic.append_many([esker.Record(b"%d" % n, key=b"%d" % n) for n in range(9)], wait=True)
+        store.route("orders", "once", where='key >= "4"', exactly_once=True)
+        again = store.route("orders", "again", start="latest", allow_cycles=True, hops=2, name="x")
+        again.seek(3)
+        for _ in range(3):
+            store.tick()
+            clock.forward(1)
+        for status in store.routes():  # or whoever opens it would go on
+            store.route(name=status.name).pause()
+        told = contents(store)
+    for name in [name for name in files.pages if name.endswith("/members")]:
+        del files.pages[name]  # who reads at the moment is not part of the format
+    for name in [name for name in files.held if "/members" in name]:
+        del files.held[name]
+    files.dirs = {name for name in files.dirs if "members.d" not in name}
+    files.dump(target, ROOT)
+    return told
+
+
 BUILDERS = {
     "anew": build_anew,
     "closed": build_closed,
@@ -356,6 +381,7 @@ BUILDERS = {
     "mended": build_mended,
     "once": build_once,
     "queued": build_queued,
+    "routed": build_routed,
 }
 
 

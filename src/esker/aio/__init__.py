@@ -15,10 +15,12 @@ Cancelling a task that waits does not take its record back: it is in a round or 
     store.py    a store and its topics; how waiting appends are collected
     groups.py   readers that share a topic
     queues.py   jobs under leases
+    routes.py   from topic to topic
 """
 
 from esker.aio.groups import AsyncGroup
 from esker.aio.queues import AsyncJob, AsyncQueue
+from esker.aio.routes import AsyncRoute
 from esker.aio.store import AsyncBatch, AsyncProducer, AsyncStore, AsyncTopic, aopen
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "AsyncJob",
     "AsyncProducer",
     "AsyncQueue",
+    "AsyncRoute",
     "AsyncStore",
     "AsyncTopic",
     "aopen",

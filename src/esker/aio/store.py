@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from esker.aio.groups import AsyncGroup
 from esker.aio.queues import AsyncQueue
+from esker.aio.routes import AsyncRoute
 from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
@@ -34,6 +35,7 @@ from esker.engine.topic import Topic
 from esker.errors import CommitTimeout, WouldBlock, WriterBusy
 from esker.groups.describe import GroupStatus
 from esker.records import Offset, Record, Span, Spans
+from esker.routes.status import RouteStatus
 
 if TYPE_CHECKING:
     from esker.engine.archiving import Archived
@@ -172,6 +174,15 @@ class AsyncStore:
     async def queue(self, name: str, **options: Any) -> AsyncQueue:
         """As `Store.queue`."""
         return AsyncQueue(self, await self._run(lambda: self._store.queue(name, **options)))
+
+    async def route(self, source: str = "", destination: str = "", **how: Any) -> AsyncRoute:
+        """As `Store.route`."""
+        made = await self._run(lambda: self._store.route(source, destination, **how))
+        return AsyncRoute(self, made)
+
+    async def routes(self) -> list[RouteStatus]:
+        """As `Store.routes`."""
+        return await self._run(self._store.routes)
 
     async def close(self) -> None:
         """Write and sync everything; waits for appends that are under way."""

@@ -30,7 +30,7 @@ from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
 from esker.engine.tiering import Tier, Tiered, tell_bounds
 from esker.engine.topic import Topic
-from esker.engine.verbs import StoreVerbs
+from esker.engine.verbs import OPENERS, StoreVerbs
 from esker.errors import (
     EskerError,
     InvalidOption,
@@ -573,6 +573,8 @@ def open_store(
     tell_bounds(context, catalog.catalog.topics)
     for finding in opened.recovery.findings:
         LOG.warning("%s", finding)
+    if mode == "rw" and checked.routes and files.kind(join(root, names.ROUTES)):
+        OPENERS["run_routes"]()(opened)
     return opened
 
 

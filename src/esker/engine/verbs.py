@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from esker.groups.group import Group
     from esker.groups.pattern import PatternGroup
     from esker.queues.queue import Queue
+    from esker.routes.route import Route
+    from esker.routes.status import RouteStatus
 
 OPENERS: dict[str, Callable[[], Callable[..., Any]]] = {}
 """Who does it, by the name of the verb: a function that imports the function to call."""
@@ -78,3 +80,24 @@ class StoreVerbs:
         differ from those it has are changed, for everybody who opens it from then on.
         """
         return cast("Queue", OPENERS["queue"]()(self, name, **options))
+
+    def route(
+        self, source: str = "", destination: str = "", *, where: str = "", name: str | None = None,
+        start: Any = "earliest", exactly_once: bool = False, merge: bool = False,
+        allow_cycles: bool = False, hops: int = 8,
+    ) -> Route:  # fmt: skip
+        """Have records of one topic appended to another one, from now on and in the background.
+
+        `where` is a filter (docs/filters.md); without one, all go. When this returns the route is
+        durable, with the place where it starts. The same call again gives the same route, and
+        `store.route(name="...")` one that is there.
+        """
+        made = OPENERS["route"]()(
+            self, source, destination, where=where, name=name, start=start,
+            exactly_once=exactly_once, merge=merge, allow_cycles=allow_cycles, hops=hops,
+        )  # fmt: skip
+        return cast("Route", made)
+
+    def routes(self) -> list[RouteStatus]:
+        """All routes: whether they run, how far behind they are, what they did, what stops them."""
+        return cast("list[RouteStatus]", OPENERS["routes"]()(self))

@@ -6,6 +6,7 @@ numbers.
     DATA/esker.store                         identity, written once
     DATA/catalog-00000007                    topics; the newest valid generation counts
     DATA/catalog.lock, DATA/recovery.lock    kernel locks
+    DATA/routes, DATA/routes.lock            what goes from topic to topic; a kernel lock
     DATA/journal/00000003.journal            redo journals, and NNN.lock beside each
     DATA/quarantine/                         what was set aside, never deleted by Esker
     DATA/spark/                              checkpoints of jobs that write here; only Spark's files
@@ -52,6 +53,8 @@ CATALOG_LOCK: Final = "catalog.lock"
 RECOVERY_LOCK: Final = "recovery.lock"
 JOURNALS: Final = "journal"
 TOPICS: Final = "topics"
+ROUTES: Final = "routes"
+ROUTES_LOCK: Final = "routes.lock"
 QUARANTINE: Final = "quarantine"
 STAGING: Final = "staging"
 SPARK: Final = "spark"

@@ -84,7 +84,7 @@ _COLD = {
 
 # What is still there after recovery, and not needed.
 _TO_SET_ASIDE = {
-    "keys", "stranger", "leftover", "catalog", "journal", "torn_journal", "settings"
+    "keys", "stranger", "leftover", "catalog", "journal", "torn_journal", "settings", "routes",
 }  # fmt: skip
 
 

@@ -58,6 +58,8 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "torn_journal": ("warning", _OPEN),
     "pending_journal": ("warning", _OPEN),
     "commit": ("error", "restore the file from a backup; without it the batch cannot be attached"),
+    "routes": ("error", "restore the file from a backup, or " + _REPAIR + ". The routes are then "
+               "to be defined again"),
     "pending_attach": ("warning", _OPEN),
     "stranger": ("warning", "take it away, or " + _REPAIR),
     "place": ("error", _REPAIR + ". The stub is made anew from the segment in the cold store"),

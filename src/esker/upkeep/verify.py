@@ -35,6 +35,7 @@ from esker.format import catalog as catalog_format
 from esker.format import commit as commit_format
 from esker.format import journal as journal_format
 from esker.format import names
+from esker.format import routes as routes_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.catalog import Catalog, TopicEntry
@@ -119,6 +120,7 @@ class Check:
         self.journals()
         self.lost_ends()
         self.commits()
+        self.routes()
         self.root_names()
 
     def say(
@@ -461,12 +463,26 @@ class Check:
         same = data is None or checksum(data[segment_format.HEADER_SIZE : end]) == ticket.hash
         return "" if same else "a staged segment is not what was committed"
 
+    def routes(self) -> None:
+        """The file of routes, if there is one."""
+        path = join(self.root, names.ROUTES)
+        kind = self.files.kind(path)
+        if kind not in ("", "file"):
+            self.say("stranger", path, f"a {kind} where the routes should be")
+        data = self._read(path, routes_format.BYTES_MAX) if kind == "file" else None
+        if data is not None:
+            found = routes_format.decode(data, self.store or bytes(data[24:40]))
+            if isinstance(found, str):
+                newer = found.startswith("version")
+                self.say("newer" if newer else "routes", path, found, 4 if newer else 0)
+
     # -- the rest --
 
     def root_names(self) -> None:
         ours = {names.IDENTITY, names.CATALOG_LOCK, names.RECOVERY_LOCK, names.JOURNALS,
                 names.TOPICS, names.QUARANTINE, names.STAGING, names.SPARK,
-                names.PROCESSES, names.ARCHIVE} | _IGNORED  # fmt: skip
+                names.PROCESSES, names.ROUTES, names.ROUTES_LOCK, names.ARCHIVE,
+        } | _IGNORED  # fmt: skip
         for name in sorted(self.files.list(self.root)):
             path = join(self.root, name)
             if name in ours or name.startswith(".") or names.parse_catalog(name) is not None:
