@@ -388,6 +388,21 @@ def test_acks_beyond_durable_of_another_process_time_out_and_are_not_lost(
             assert topic.groups()[0].shards[0].cursor == 1
 
 
+def test_closing_does_not_wait_for_ever_for_what_another_process_never_syncs(
+    disk: SimulatedDisk, clock: ManualClock, store: esker.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own pauses: the clock of this store stands still."""
+    monkeypatch.setattr("esker.groups.group.CLOSE_SECONDS", 0.01)
+    topic = store.create("t", durability="disk")
+    topic.append(b"a")
+    topic.flush()
+    with opened(disk, clock) as other:
+        with other["t"].group("g") as group:
+            (batch,) = group.poll()
+            batch.ack()
+        assert len(values(other["t"].group("g"))) == 1  # it was not stored, and comes again
+
+
 # ---- seek, pause, forget ---------------------------------------------------------------------
 
 

@@ -161,6 +161,15 @@ SCENARIOS: dict[str, Scenario] = {
     "beside a writer": Scenario(
         F | D, [("beside", "f"), ("beside", "d")], [*ROLLED, ("sync_all",)]
     ),
+    "group": Scenario(
+        F | D, [("consume", "f"), ("consume", "d"), ("wait", "f"), ("consume", "f", 9)],
+        [("many", "f", 4), ("many", "d", 4), ("sync_all",)],
+    ),
+    "group that was left": Scenario(
+        F | D, [("open",), ("consume", "f"), ("consume", "d", 9)],
+        [("many", "f", 4), ("many", "d", 4), ("sync_all",), ("consume", "f"), ("consume", "d")],
+        "killed",
+    ),
     "second writer": Scenario(D, [("second", "d")], [("sync_all",)]),
     "read a closed store": Scenario(F, [("beside", "f")], [*ROLLED, ("tick",)], "closed"),
     "verify": Scenario(F, [("verify",)], [*ROLLED, ("tick",), ("sync_all",)]),

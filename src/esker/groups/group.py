@@ -55,6 +55,7 @@ from esker.records import Gap
 from esker.storage.offsets import OffsetsFile
 
 WAIT_SECONDS: Final = 0.02  # at a stretch, for records: members come and go meanwhile
+PAUSE_SECONDS: Final = 0.002  # between looks whether others have synced
 CLOSE_SECONDS: Final = 1.0  # that closing waits for acked records to become durable elsewhere
 POLL_RECORDS: Final = 1000
 
@@ -333,22 +334,26 @@ class Group:
         self._registry.sync(pages)
 
     def _drain(self, limit: float | None) -> bool:
-        """Wait until all that is acked is stored. Whether it is."""
-        clock = self._context.clock
-        deadline = None if limit is None else clock.monotonic() + limit
+        """Wait until all that is acked is stored. Whether it is.
+
+        The records are made durable where this process writes them; those of others are waited for,
+        by the pauses that were made: a clock that stands still is not to hold anybody.
+        """
+        waited = 0.0
         while not self._flush():
+            if limit is not None and waited >= limit:
+                return False
             with self._lock:
                 ours = [self.topic._shards[number] for number in self._held]
             writing = [shard for shard in ours if shard.writing]
             for shard in writing:
                 with shard.lock:
                     shard._flush()
-            if writing:
-                for problem in self._context.committer.make_durable(writing).values():
-                    raise problem
-            elif deadline is not None and clock.monotonic() >= deadline:
-                return False
-            _PAUSE.wait(0.002)
+            for problem in self._context.committer.make_durable(writing).values():
+                raise problem
+            if not self._flush():
+                _PAUSE.wait(PAUSE_SECONDS)
+                waited += PAUSE_SECONDS
         return True
 
     def _flush(self) -> bool:
