@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import esker
-from bench import append, cold, durable, groups, life, read, recovery, scale
+from bench import append, cold, durable, groups, life, read, recovery, routes, scale
 from bench.measure import RESULTS, Row, table, write_results
 from bench.peers import PEERS, installed, version
 from bench.setting import Setting
@@ -48,6 +48,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "evict": life.evict,
     "cold": cold.cold,
     "groups": groups.groups,
+    "routes": routes.routes,
 }
 
 
