@@ -46,6 +46,11 @@ EXPECTED = [
     (r"read a cold segment of \d+ MiB, verified; raw: .*", "ms", 1),
     ("group: poll and ack in batches of 1,000", "ns/record", 1),
     ("group: ack of a batch", "µs", 1),
+    ("route: all", "ns/record", 1),
+    ("route: by tag", "ns/record", 1),
+    ("route: by a JSON field", "ns/record", 0),
+    ("route: all, exactly once", "ns/record", 1),
+    ("route: p99 of an append to a source of 100 routes", "µs", 0),
 ]
 
 
