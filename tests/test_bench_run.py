@@ -53,6 +53,11 @@ EXPECTED = [
     ("claim and ack jobs, one by one", "µs/job", 1),
     (r"claim and ack 100 jobs, [\d,]+ ready and [\d,]+ leased; raw: .*", "µs", 1),
     (r"[\d,]+ jobs ready and [\d,]+ leased: resident", "MB", 1),
+    ("route: all", "ns/record", 1),
+    ("route: by tag", "ns/record", 1),
+    ("route: by a JSON field", "ns/record", 0),
+    ("route: all, exactly once", "ns/record", 1),
+    ("route: p99 of an append to a source of 100 routes", "µs", 0),
 ]
 
 
