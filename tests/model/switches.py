@@ -23,7 +23,7 @@ from typing import Any, Final
 from esker.engine import committer, context, erasing, intake, reader, shard, writing
 from esker.engine.committer import Committer, Ticket
 from esker.engine.writing import Writing
-from esker.format import columns, frame
+from esker.format import checksum, columns, frame
 from esker.format import segment as fmt
 from esker.format.segment import Footer
 from esker.storage import hole, log, marks, merge, scan, sealed, segment
@@ -175,7 +175,7 @@ _READS: Final[Sequence[Setting]] = (
     (merge, "_FEW", 0),
     (writing, "one", _by_arrow),
     (Writing, "append", _with_lock),
-    (intake, "_fnv1a_known", intake._fnv1a),
+    (intake, "_fnv1a_known", checksum.fnv1a),
 )
 _FEW: Final[Setting] = (columns, "FEW", 0)
 _WRITES: Final[Sequence[Setting]] = (
