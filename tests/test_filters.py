@@ -75,6 +75,7 @@ def taken(text: str, records: list[esker.Record] = EXAMPLES, shard: int = 0) -> 
         ("json.who is not null", [0, 4]),
         ("json.who.name is null and json.who is not null", [4]),
         ('json."unit price" == 3', [4]),
+        ('json."unit price" == 3 and tag starts with "eu-"', [4]),
         ("offset in (1, 3, 5)", [1, 3, 5]),
         ("offset >= 4 or offset < 1", [0, 4, 5]),
         ('not (tag == "eu" or offset > 3)', [2]),

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 import esker
+from esker.cli.main import main
 from esker.format.columns import HEADER_TYPE, Columns
 from esker.routes import forward, runner
 from esker.routes.registry import Registry
-from tests.helpers import HandClock
+from tests.helpers import HandClock, wait_until
 
 
 @pytest.fixture
@@ -332,6 +333,29 @@ def test_a_destination_that_another_handle_writes_is_left_to_it(tmp_path: Path) 
         assert other.routes()[0].reason == ""
 
 
+def test_a_destination_is_taken_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Two processes with a half each would wait for each other for ever."""
+    with (
+        esker.open(tmp_path / "data", background=False) as mine,
+        esker.open(tmp_path / "data", background=False) as other,
+    ):
+        orders(mine, 30)
+        mine.create("copies", shards=3)
+        route = mine.route("orders", "copies")
+        registry = Registry.of(mine)
+        made = registry.runner(route.id)
+        assert made is not None
+        key = next(k for k in map(str, range(99)) if mine["copies"].shard_of(k) == 2)
+        other["copies"].append_many([esker.Record(b'{"amount": -1}', key=key.encode())])
+        with pytest.raises(esker.WriterBusy):
+            made._take_all(mine["copies"])
+        assert not any(shard.writing for shard in mine["copies"]._shards)
+        other.routes()
+        run(other)
+        assert sorted(amounts(other["copies"])) == [-1, *range(30)]
+        assert route.run_once() == 0
+
+
 def test_a_record_that_the_destination_cannot_take_stops_the_route(store: esker.Store) -> None:
     store.create("small", max_record_bytes=10)
     store["orders"].append_many([b"x" * 5, b"x" * 50])
@@ -545,3 +569,26 @@ def test_damaged_routes_are_told_and_the_topics_go_on(tmp_path: Path) -> None:
         store.route("orders", "copies")
         run(store)
         assert len(store["copies"]) == 11
+
+
+def test_a_source_that_goes_while_a_thread_looks_at_it_stops_no_other_route(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        for name in ("a", "b"):
+            orders(store, 3, name)
+            store.route(name, f"copies-{name}")
+        wait_until(lambda: [status.records for status in store.routes()] == [0, 0])
+        store.delete("a")
+        orders(store, 3, "b")
+        wait_until(lambda: len(store["copies-b"]) == 6)
+        wait_until(lambda: store.routes()[0].state == "stopped")
+        assert "was deleted" in store.routes()[0].reason
+
+
+def test_the_command_line_and_jobs_do_not_run_routes(tmp_path: Path) -> None:
+    """Who opens a store for a moment does not become the writer of a destination."""
+    with esker.open(tmp_path / "data", background=False) as store:
+        orders(store)
+        store.route("orders", "copies")
+    assert main(["append", str(tmp_path / "data"), "orders", "x"]) == 0
+    with esker.open(tmp_path / "data", mode="r") as store:
+        assert store.routes()[0].records == 11

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from esker.engine.verbs import OPENERS
 
 if TYPE_CHECKING:
-    from esker.aio import AsyncGroup, AsyncQueue, AsyncStore, AsyncTopic, aopen
+    from esker.aio import AsyncGroup, AsyncQueue, AsyncRoute, AsyncStore, AsyncTopic, aopen
     from esker.engine.archived import ArchivedTopic, open_archive
     from esker.engine.archiving import Archived
     from esker.engine.batch import SCHEMA, Batch
@@ -105,6 +105,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncGroup": "esker.aio",
     "AsyncQueue": "esker.aio",
+    "AsyncRoute": "esker.aio",
     "AsyncStore": "esker.aio",
     "AsyncTopic": "esker.aio",
     "aopen": "esker.aio",
@@ -159,6 +160,7 @@ __all__ = [
     "ArchivedTopic",
     "AsyncGroup",
     "AsyncQueue",
+    "AsyncRoute",
     "AsyncStore",
     "AsyncTopic",
     "AttachPending",

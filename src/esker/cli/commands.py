@@ -144,7 +144,7 @@ def append(arguments: argparse.Namespace) -> int:
     """`esker append`."""
     spans: dict[int, list[int]] = {}
     count = 0
-    with esker.open(arguments.dir) as store:
+    with esker.open(arguments.dir, routes=False) as store:
         topic = store[arguments.topic]
         try:
             for value in _values(arguments.values):

@@ -54,11 +54,12 @@ class Registry:
     def of(cls, store: Store) -> Registry:
         """Those of a store; made when they are first needed."""
         context = store._context
-        for known in context.guests:
-            if isinstance(known, cls):
-                return known
-        made = cls(store)
-        context.guests.insert(0, made)  # closed before the groups that it reads as
+        with store._lock:
+            for known in context.guests:
+                if isinstance(known, cls):
+                    return known
+            made = cls(store)
+            context.guests.insert(0, made)  # closed before the groups that it reads as
         Groups.of(context)
         context.background.tend_soon()
         return made
@@ -75,6 +76,7 @@ class Registry:
             for number, entry in ready.items():
                 if number not in self._runners:
                     self._runners[number] = Runner(self, entry)
+                    self._wake.set()
             self._look = self.store._context.clock.monotonic() + FILE_SECONDS
         return routes
 
@@ -162,7 +164,8 @@ class Registry:
                     self._flaw = str(problem)
                     LOG.warning("routes: %s", problem)
             if not done:
-                self._wake.wait(IDLE_SECONDS)
+                self._wake.wait(IDLE_SECONDS if self._runners else FILE_SECONDS)
+                self._wake.clear()
 
     # ---- a guest of the store ------------------------------------------------------------
 

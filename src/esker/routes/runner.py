@@ -9,6 +9,7 @@ memory, and left out; over a restart only the marks of exactly once know it.
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from esker.engine.batch import Batch
@@ -82,10 +83,10 @@ class Runner:
             moment = self._clock.monotonic()
             if not now and moment < self._retry:
                 return 0
-            if not now and self._rests and not self._is_due(moment):
-                return 0
-            self._look = moment + LOOK_SECONDS
             try:
+                if not now and self._rests and not self._is_due(moment):
+                    return 0
+                self._look = moment + LOOK_SECONDS
                 done = self._step()
             except (StoreClosed, StoreForked):
                 raise
@@ -229,14 +230,28 @@ class Runner:
         self.entry = self._registry.entry(self.entry.id) or self.entry
         for number in range(destination.shards):
             self._sent.pop((batch.shard, number), None)
+        self._take_all(destination)
         if self.entry.exactly_once:
-            for number, shard in enumerate(destination._shards):
-                with shard.lock:  # nobody appends behind our back from here on
-                    shard.open_for_writing()
+            for number in range(destination.shards):
                 found = self._mark_in(destination, number, self._prefix(batch.shard))
                 if found >= 0:
                     self._sent[batch.shard, number] = found
         self._held[batch.shard] = batch._held
+
+    def _take_all(self, destination: Topic) -> None:
+        """Become the writer of the destination: of all of it, from its first shard on, or of none.
+
+        From here on nobody appends behind our back; and two processes that each have a half, and
+        wait for the other's, there cannot be.
+        """
+        with ExitStack() as handing_back:
+            for shard in destination._shards:
+                with shard.lock:
+                    fresh = not shard.writing
+                    shard.open_for_writing()
+                if fresh:
+                    handing_back.callback(shard.hand_back)
+            handing_back.pop_all()
 
     def _prefix(self, source: int) -> bytes:
         entry = self.entry

@@ -34,7 +34,7 @@ class Shown:
         """Put the cursors there. What goes wrong is told; the stream does not end of it."""
         try:
             if self._store is None:
-                self._store = open_store(self._path, background=False)
+                self._store = open_store(self._path, background=False, routes=False)
             for topic, shards in offsets.items():
                 if topic in self._store:
                     self._put(self._store, topic, shards)

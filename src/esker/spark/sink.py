@@ -90,7 +90,7 @@ class Target:
 
     def prepare(self) -> None:
         """Make the topic, if it is known and not there: a wrong path is told before any task."""
-        with open_store(self.path) as store:
+        with open_store(self.path, routes=False) as store:
             if self.topic and self.topic not in store:
                 store.create(self.topic, exist_ok=True, **self.made_with)
             if self.transaction is not None:
@@ -156,7 +156,7 @@ def _stage_rows(
 ) -> None:
     store = reading(target.path)
     if topic not in store:
-        with open_store(target.path) as writable:
+        with open_store(target.path, routes=False) as writable:
             writable.create(topic, exist_ok=True, **target.made_with)
     entry = store[topic]._existing()
     shards, limit = entry.options.shards, entry.options.max_record_bytes
@@ -199,7 +199,7 @@ def commit(target: Target, writer: str, sequence: int, messages: list[Any], *, o
     tickets = _all(messages)
     if not tickets:
         return
-    with open_store(target.path) as store:
+    with open_store(target.path, routes=False) as store:
         store.attach(writer, sequence, tickets, timeout=target.timeout)
         if once:
             attach.forget(store._context, writer)

@@ -136,7 +136,7 @@ def aggregate(
     model = streams.source_of(source, topic)
     made = 0
     if to is not None:
-        with open_store(target) as writable:
+        with open_store(target, routes=False) as writable:
             if to not in writable:
                 writable.create(to, exist_ok=True)
             made = writable[to]._existing().id

@@ -105,7 +105,7 @@ def compact(
     model = streams.source_of(source, topic)
     _, ends = streams.bounds(source, topic, None, end)
     name = f"compact {streams.fingerprint(source, topic, model.id, to, ends, tombstones, keyless)}"
-    with open_store(target) as writable:
+    with open_store(target, routes=False) as writable:
         made = streams.make_like(writable, to, model, shards)
         repeated = _check_new(writable[to], writable.attached(application(name)))
     teller = Teller("compact", "records", progress, total=sum(ends.values()))

@@ -238,7 +238,7 @@ def _committed(target: Target, done: list[_Staged]) -> bool:
     tickets = [ticket for each in done for ticket in each.tickets]
     if not tickets:
         return True
-    with open_store(target.path) as store:
+    with open_store(target.path, routes=False) as store:
         return store.attach(application(name), version, tickets, timeout=target.timeout)
 
 

@@ -106,7 +106,7 @@ def replay(
     if (source, topic) == (target, topic_name(to)):
         raise InvalidOption(f"a replay of topic {topic!r} onto itself: name another topic")
     model = streams.source_of(source, topic)
-    with open_store(target) as writable:
+    with open_store(target, routes=False) as writable:
         made = streams.make_like(writable, to, model, shards)
     what = (
         source, topic, model.id, to, made.id, start, end, where, text,
