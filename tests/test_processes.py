@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine import store as engine
 from esker.engine.intake import fnv1a
 from esker.format.counters import WORD
 from tests.helpers import PATIENCE, Threads, child, snapshot, wait_until
@@ -165,6 +166,23 @@ def test_processes_that_open_a_new_store_at_once_open_the_same(tmp_path: Path) -
             assert store.recovery.clean
             assert list(store) == ["one", "two"]
             assert [store[name][0].value for name in store] == [b"x", b"x"]
+
+
+def test_a_store_that_another_process_has_made_since_one_looked_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append(b"x")
+    looks: list[str] = []
+
+    def late(files: Any, root: str) -> Any:
+        looks.append(root)
+        return None if len(looks) == 1 else original(files, root)
+
+    original = engine.storage.load_identity
+    monkeypatch.setattr(engine.storage, "load_identity", late)
+    with esker.open(tmp_path / "data") as store:
+        assert [record.value for record in store["t"].read()] == [b"x"]
 
 
 # ---- readers ---------------------------------------------------------------------------------

@@ -346,7 +346,8 @@ def test_a_destination_is_taken_as_a_whole_or_not_at_all(tmp_path: Path) -> None
         made = registry.runner(route.id)
         assert made is not None
         key = next(k for k in map(str, range(99)) if mine["copies"].shard_of(k) == 2)
-        other["copies"].append_many([esker.Record(b'{"amount": -1}', key=key.encode())])
+        other["copies"].append(b'{"amount": -1}', key=key, wait=True)
+        assert [shard.writing for shard in other["copies"]._shards] == [False, False, True]
         with pytest.raises(esker.WriterBusy):
             made._take_all(mine["copies"])
         assert not any(shard.writing for shard in mine["copies"]._shards)

@@ -623,12 +623,17 @@ def _identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
     there = [name for name in files.list(root) if not name.startswith(".")] if kind else []
     ours = {names.TOPICS, names.JOURNALS, names.CATALOG_LOCK, names.IDENTITY + names.TEMPORARY}
     folders = [name for name in (names.TOPICS, names.JOURNALS) if name in there]
-    if any(files.list(join(root, name)) for name in folders):
+    used, strange = any(files.list(join(root, name)) for name in folders), set(there) - ours
+    if used or strange:  # or another process has made it a store since we looked
+        found = storage.load_identity(files, root)
+        if found is not None:
+            return found[0]
+    if used:
         raise NotAStore(
             f"{root} holds topics, but its identity, {names.IDENTITY}, is missing; nothing "
             f"was written. Restore that file, or run esker.repair({root!r})."
         )
-    if set(there) - ours:
+    if strange:
         raise NotAStore(
             f"{root} holds other files ({', '.join(sorted(there)[:3])}…) and no Esker store; "
             "nothing was written. Give a new or empty directory."

@@ -249,7 +249,12 @@ class LogSegment:
             last += 1
         end = directory.positions[last] if last < frames else self.end
         data = memoryview(self.file.read(begin, end - begin))
-        found = list(self._frames(data, begin))
+        try:
+            found = list(self._frames(data, begin))
+        except Corruption as problem:
+            if problem.last is None or problem.last >= self.base + row:
+                raise
+            raise self._missing(row, behind) from problem  # and so is what lies before it
         if not found or row >= found[0][1].first_row + found[0][1].count:
             raise self._missing(row, behind)
         take = frames_together(found)

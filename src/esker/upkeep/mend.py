@@ -124,8 +124,8 @@ class SegmentWriter:
         self._file.write(self.end, [data])
         self.end += len(data)
 
-    def config(self, entry: TopicEntry) -> None:
-        self._put(config_frame(entry, self.end, self.header.salt))
+    def config(self, entry: TopicEntry, blanks: int = 0) -> None:
+        self._put(config_frame(entry, self.end, self.header.salt, blanks))
 
     def hole(self, size: int, first_row: int, rows: int) -> None:
         self._put(encode_hole(self.end, self.end + size, self.header.salt, first_row, rows))
@@ -176,9 +176,9 @@ class SegmentWriter:
         return hasher.digest()
 
 
-def config_frame(entry: TopicEntry, position: int, salt: int) -> bytes:
+def config_frame(entry: TopicEntry, position: int, salt: int, blanks: int = 0) -> bytes:
     """The CONFIG frame that a segment begins with."""
-    body = encode_config(entry)
+    body = encode_config(entry) + b" " * blanks
     head, _ = frame.encode_header(
         kind=frame.CONFIG, position=position, salt=salt, body_size=len(body), raw_size=len(body),
         body_checksum=checksum(body, salt),
@@ -236,9 +236,11 @@ def _fill(writer: SegmentWriter, flaw: Flaw, entry: TopicEntry, *, free: bool) -
     size = (flaw.end - flaw.position + 7) & -8
     if flaw.position == fmt.HEADER_SIZE:
         config = len(config_frame(entry, flaw.position, 0))
-        if free or size - config >= frame.HEADER_SIZE or (size == config and not flaw.rows):
-            writer.config(entry)
-            size = max(0, size - config)
+        left = size - config
+        if free or left >= frame.HEADER_SIZE or (left >= 0 and not flaw.rows):
+            blanks = 0 if free or left >= frame.HEADER_SIZE else left  # JSON may end in them
+            writer.config(entry, blanks)
+            size = max(0, left - blanks)
     if size or flaw.rows:
         writer.hole(max(size, frame.HEADER_SIZE), flaw.first, flaw.rows)
 

@@ -282,6 +282,17 @@ def test_damage_costs_its_frame_and_is_told_with_its_offsets(where: str) -> None
     assert numbers(log.read(4, 8, 1 << 20)[1]) == [4, 5, 6, 7]
 
 
+def test_damage_before_what_is_missing_is_not_told_instead_of_it() -> None:
+    files = disk()
+    log = filled(files)
+    flip(files, log.path, frame_at(log, 1) + frame.HEADER_SIZE + 9)
+    del log.directory.positions[2:], log.directory.first_rows[2:]  # headers that were damaged, too
+    log.end = frame_at(log, 1) + 64
+    with pytest.raises(Corruption) as caught:
+        log.read(5, 8, 1 << 20)
+    assert (caught.value.first, caught.value.last) == (105, 107)
+
+
 def test_damage_of_the_last_frame_reaches_to_the_end() -> None:
     files = disk()
     log = filled(files)
