@@ -249,10 +249,10 @@ class Ledger:
         page.acked = (page.acked[0], max(end, page.acked[1]))
         self.version += 1
 
-    def acked(self, name: str) -> None:
+    def acked(self, name: str, cursor: int) -> None:
         """It has, durably."""
         page = self.pages[name]
-        page.acked = (page.acked[1], page.acked[1])
+        page.acked = (cursor, cursor)
         self.version += 1
 
     def dropping(self, name: str) -> None:
