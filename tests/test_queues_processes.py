@@ -241,9 +241,7 @@ class Crew:
         return found
 
 
-@pytest.mark.skip(
-    reason="beside process slots a producer of the crew ends by itself; being looked into"
-)
+@pytest.mark.skip(reason="a process of its crew ends by itself, for a reason not known yet")
 @pytest.mark.crash
 @pytest.mark.suite
 @pytest.mark.timeout(900)
