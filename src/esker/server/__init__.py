@@ -1,0 +1,43 @@
+"""The server: the same store for other languages and machines.
+
+    esker serve data                      # http://127.0.0.1:4117
+    curl -d hello -H 'Content-Type: application/octet-stream' \
+      http://127.0.0.1:4117/v1/topics/greetings/records
+    curl http://127.0.0.1:4117/v1/topics/greetings/records
+
+It is an ASGI application of its own on uvicorn. Everything that can be asked of it stands in one
+table (table.py): method and path, the scope that a key needs, where names of topics occur, what
+the body is and what comes back. Routing, authorisation, the OpenAPI document and the tests that try
+every route with every kind of key are made from it; a route that is not in the table is not there.
+
+A call goes through one function from top to bottom (app.py): who is asking, may they, is the body
+as it should be, do it, say it. What can be refused is refused before a body is read. All that may
+touch a disk runs in the pool of threads of the store's asyncio twin; the loop never waits for a
+disk.
+
+    table.py      the routes; wire.py, their bodies; handlers.py, who answers them
+    app.py        a call, from top to bottom
+    call.py       what a handler is given and what it returns
+    faults.py     errors as status and JSON
+    openapi.py    the table, for other programs
+    codec.py      records as JSON, NDJSON and Arrow; arrow.py, Arrow from strangers
+    settings.py   what can be set, and from where it came
+    exposure.py   where it may listen, and which web pages may call it
+    keys.py       who asks, and what they may do; keyfile.py, where keys are kept
+    gate.py       who comes in, how many at once, and how they are put out
+    tickets.py    for those who cannot send a key; access.py gives them out
+    audit.py      who was refused, and who changed what; logs.py, all else that is said
+    listen.py     sockets and TLS; protocol.py, a connection, its limits and deadlines
+    run.py        start, reload and stop
+    topics.py, records.py, places.py, probes.py    the handlers
+    groups.py, queues.py, work.py, routes.py, stages.py    those of the rooms above the log;
+      wire_rooms.py, their bodies; rooms.py, members.py, desk.py, what they keep between calls
+    producers.py  batches that are numbered by who sends them
+    interop.py    CloudEvents
+    otlp.py       logs of OpenTelemetry
+    watch.py, socket.py                 streams: server-sent events, WebSocket
+    hub.py        delivery: one feed for all who watch a shard; feed.py, what it does on disk
+    stream.py     one client of a stream, and how much may wait for it
+    frames.py     records as events and messages; cursor.py, places in one word
+    metrics.py    how it goes, for Prometheus
+"""

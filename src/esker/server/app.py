@@ -1,0 +1,505 @@
+"""A call, from top to bottom.
+
+    is this the server that was meant (Host), and may a page of that origin ask (Origin)
+    is there such a route, and such a method
+    who asks, may they, with the topics that path and query name
+    is there room for one more
+    is the body of a kind that is taken, not too long, and as the table says; may they, with the
+      topics that it names
+    do it
+    say it, and how long it took
+
+Every answer passes through `_answer`, so that each has the number of its request and the headers
+that browsers need to be careful. An exception of the library is told as what it is; one that nobody
+foresaw is logged in full and tells the client nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from os import urandom
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+
+from esker.aio.store import AsyncStore
+from esker.clock import SYSTEM_CLOCK, Clock
+from esker.engine.store import Store
+from esker.errors import EskerError
+from esker.options import topic_name
+from esker.server import faults, socket, watch
+from esker.server.audit import Audit
+from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded
+from esker.server.codec import JSON
+from esker.server.exposure import check_place, for_pages
+from esker.server.faults import Fault
+from esker.server.gate import Ended, Gate, claimed, ticket_in
+from esker.server.handlers import handlers
+from esker.server.hub import Hub
+from esker.server.keys import Principal, Scope
+from esker.server.rooms import Rooms
+from esker.server.settings import Settings
+from esker.server.table import CLOUD_EVENT, RAW, Place, Route, Table, names_in, params
+from esker.server.watch import Sessions
+
+T = TypeVar("T")
+LOG: Final = logging.getLogger("esker.server")
+ACCESS: Final = logging.getLogger("esker.access")
+_ALWAYS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+class App:
+    """The ASGI application over one store."""
+
+    def __init__(
+        self, store: AsyncStore | None, settings: Settings | None = None, *,
+        table: Table | None = None, clock: Clock = SYSTEM_CLOCK,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self.settings = settings or Settings()
+        self.table = table or Table()
+        self.handlers = handlers(self.table.routes)
+        self.clock = clock
+        self.audit = Audit(self.settings.audit, clock)
+        self.gate = Gate(self.settings, clock, self.audit)
+        self._making = asyncio.Lock()
+        self.began = clock.monotonic()
+        self.rooms = Rooms(self.settings, urandom(32))
+        self.stopping = asyncio.Event()
+        self.requests = 0
+        self.failures = 0
+        self.under_way = 0
+        self.hub = Hub(self)
+        self.sessions = Sessions()
+
+    def open(self, store: AsyncStore | None) -> None:
+        """From now on calls are for this store; with None, for none."""
+        self._store = store
+        if store is not None:
+            self.hub.start()
+
+    @property
+    def store(self) -> AsyncStore:
+        """The store; a refusal while it is not open yet."""
+        if self._store is None:
+            raise Fault("not_ready", "the store is being opened", headers=_LATER)
+        return self._store
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+
+    async def _http(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        began = self.clock.monotonic()
+        self.requests += 1
+        request = f"{self.requests:x}"
+        self.under_way += 1
+        times: dict[str, float] = {}
+        reply: Reply | None = None
+        head = scope["method"] == "HEAD"
+        try:
+            with ExitStack() as inside:
+                reply = await self._told(scope, receive, request, times, inside)
+                if self.settings.origins:
+                    reply.headers += for_pages(_loose(scope), self.settings)
+                times["total"] = (self.clock.monotonic() - began) * 1e3
+                if b"performance=true" in scope["query_string"].split(b"&"):
+                    _perform(reply, times)
+                await _answer(reply, request, times, receive, send, head=head)
+        except Disconnected:
+            pass
+        except Ended:
+            if reply is not None:
+                # a stream ends here, and who comes back is told why
+                if reply.stream is not None or reply.serve is not None:
+                    await send({"type": "http.response.body", "body": b""})
+            else:
+                fault = Fault("unauthorized", "this key has just ended; what it did may stand")
+                self._audited(scope, request, fault)
+                refusal = _refusal(fault, request)
+                await _answer(refusal, request, times, receive, send, head=head)
+        finally:
+            self.under_way -= 1
+            if self.settings.access_log:
+                self._logged(scope, request, reply, self.clock.monotonic() - began)
+
+    def _logged(
+        self, scope: dict[str, Any], request: str, reply: Reply | None, seconds: float
+    ) -> None:
+        """A line for a call. Of its path it has what the table has, and no query."""
+        call: Call | None = scope.get("esker")
+        ACCESS.info(
+            "request=%s method=%s path=%s status=%s key=%s ms=%.3f",
+            request, scope["method"], call.route.path if call else "-",
+            reply.status if reply else "-", (call.principal.id if call else "") or "-",
+            seconds * 1e3,
+        )  # fmt: skip
+
+    async def _told(
+        self, scope: dict[str, Any], receive: Receive, request: str, times: dict[str, float],
+        inside: ExitStack,
+    ) -> Reply:  # fmt: skip
+        """The answer to a call, whatever becomes of it."""
+        try:
+            reply = await self._reply(scope, receive, request, times, inside)
+            self._audited(scope, request, None)
+            return reply
+        except Disconnected:
+            raise
+        except Fault as refused:
+            fault = refused
+        except EskerError as problem:
+            fault = faults.fault_of(problem)
+            if fault.status >= 500:
+                self.failures += 1
+                LOG.warning("request %s: %s: %s", request, problem.code, problem)
+        except Exception:
+            self.failures += 1
+            LOG.exception("request %s failed", request)
+            fault = Fault("internal", faults.INTERNAL)
+        self._audited(scope, request, fault)
+        return _refusal(fault, request, self._rate(scope))
+
+    async def _websocket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """A handshake is a call as any other; what follows it is not."""
+        self.requests += 1
+        request = f"{self.requests:x}"
+        try:
+            with ExitStack() as inside:
+                try:
+                    call = self.enter(scope, receive, request, inside, ("read", "write"))
+                    if call.route.handler != socket.ROUTE:
+                        raise Fault("not_found", "there is no WebSocket at this path")
+                    watch.room(self.hub)
+                    _ = self.store  # a refusal while there is none
+                except Fault as fault:
+                    self._audited(scope, request, fault)
+                    await socket.refuse(_refusal(fault, request), receive, send)
+                    return
+                await socket.serve(call, receive, send)
+        except Ended:  # the socket was closed on its way out
+            pass
+
+    async def _reply(
+        self, scope: dict[str, Any], receive: Receive, request: str, times: dict[str, float],
+        inside: ExitStack,
+    ) -> Reply:  # fmt: skip
+        if scope["method"] == "OPTIONS" and self.settings.origins:
+            return self._preflight(scope)
+        call = self.enter(scope, receive, request, inside)
+        call.times = times
+        route = call.route
+        if route.body is not None:
+            self._check_body(call)
+            if route.body is not RAW:
+                call.body = decoded(await call.read(), route.body)
+                self._check(call, ("body",))
+        elif route.method == "POST" and call.media in _SIMPLE:
+            raise Fault("unsupported_media_type", "a form is not taken here")
+        if "topic" in call.params and route.scope == "read":
+            self.hub.consumed(call.params["topic"])
+        if route.body is RAW and route.scope == "write":  # refused before its body is read
+            with self.hub.admitted(not getattr(call.query, "disable_backpressure", False)):
+                reply = await self.handlers[route](call)
+        else:
+            reply = await self.handlers[route](call)
+        reply.headers += self._rate(scope)
+        return reply
+
+    def enter(
+        self, scope: dict[str, Any], receive: Receive, request: str, inside: ExitStack,
+        either: tuple[Scope, ...] = (),
+    ) -> Call:  # fmt: skip
+        """Everything that is known before a body is read, for HTTP and for WebSocket.
+
+        The key must have the scope of the route, or one of `either`. Who asks is counted in, and
+        out again when `inside` is left. If the key ends before that, the task is cancelled, and
+        leaving `inside` raises `Ended`.
+        """
+        headers = _headers(scope)
+        self._check_place(headers)
+        route, given = self._route(scope)
+        query, ticket = scope["query_string"], None
+        if route.streams:
+            ticket, query = ticket_in(query)
+        principal = self._principal(headers, route, ticket)
+        safe = route.streams or route.method == "GET"
+        call = Call(self, route, given, headers, principal, request, receive)
+        scope["esker"] = call
+        inside.enter_context(self.gate.entered(principal, stream=route.streams, safe=safe))
+        if self.under_way > self.settings.connections:
+            raise Fault("throttled", "too many calls are under way", headers=_LATER)
+        self._check_scope(call, either)
+        call.query = _query(route, query)
+        self._check(call, ("path", "query", "header"))
+        if self.stopping.is_set():
+            raise Fault("shutting_down", "the server is about to stop", headers=_LATER)
+        return call
+
+    def _preflight(self, scope: dict[str, Any]) -> Reply:
+        """A browser asks whether a page of an allowed origin may call at all."""
+        headers = _headers(scope)
+        self._check_place(headers)
+        self._route({**scope, "method": headers.get("access-control-request-method", "")})
+        return Reply(b"", 204)
+
+    def _rate(self, scope: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+        call = scope.get("esker")
+        return () if call is None else self.gate.rate_headers(call.principal)
+
+    @asynccontextmanager
+    async def with_topic(self, name: str) -> AsyncIterator[None]:
+        """For what makes a topic if it is not there."""
+        if await self.run(lambda store: name in store):
+            yield
+        else:
+            async with self.room(name):
+                yield
+
+    @asynccontextmanager
+    async def room(self, name: str) -> AsyncIterator[bool]:
+        """For the making of a topic: one at a time, and no more than there may be.
+
+        Gives whether the topic is there already. Without it, two calls at once would both find room
+        for one more.
+        """
+        async with self._making:
+            known, count = await self.run(lambda store: (name in store, len(store)))
+            limit = self.settings.topics
+            if not known and count >= limit:
+                raise Fault(
+                    "throttled", f"there are {limit} topics, and no more are taken",
+                    headers=(("retry-after", "60"),),
+                )  # fmt: skip
+            yield known
+
+    def _audited(self, scope: dict[str, Any], request: str, fault: Fault | None) -> None:
+        """Tell the audit log of what was refused, and of what was changed."""
+        call: Call | None = scope.get("esker")
+        if fault is not None:
+            event = fault.code if fault.code in _REFUSED else ""
+        else:
+            changes = call is not None and call.route.method != "GET"
+            event = call.route.handler if call and changes and call.route.scope in _TOLD else ""
+        if not event:
+            return
+        client = scope.get("client")
+        told: dict[str, Any] = {
+            "request": request, "client": client[0] if client else "",
+            "method": scope.get("method", "WebSocket"),
+        }  # fmt: skip
+        if call is None:
+            told |= {"path": scope["path"], "claimed": claimed(_loose(scope))}
+        else:
+            told |= {"path": call.route.path, "key": call.principal.id, **call.params}
+            if fault is None:
+                told |= {"query": _given(call.query), "body": _given(call.body)}
+        self.audit.tell(event, **told)
+
+    async def run(self, work: Callable[[Store], T]) -> T:
+        """Do something with the store in its pool of threads, off the loop."""
+        return await self.store._run(lambda: work(self.store._store))
+
+    # ---- what is refused before a body is read -------------------------------------------
+
+    def _route(self, scope: dict[str, Any]) -> tuple[Route, dict[str, str]]:
+        segments = _segments(scope)
+        routes, given = self.table.find(segments) if segments is not None else ({}, [])
+        if not routes:
+            raise Fault("not_found", "there is no such path; /openapi.json lists those there are")
+        method = scope.get("method", "GET")  # a WebSocket has none
+        route = routes.get("GET" if method == "HEAD" else method)
+        if method == "HEAD" and route is not None and route.streams:
+            route = None  # there is no end of it to be left out
+        if route is None:
+            allowed = ", ".join(sorted(routes))
+            raise Fault(
+                "method_not_allowed", f"this path takes {allowed}", headers=(("allow", allowed),)
+            )
+        return route, params(route, given)
+
+    def _check_place(self, headers: Mapping[str, str]) -> None:
+        """A web page must not reach a server of this machine under a name of its own."""
+        check_place(headers, self.settings)
+
+    def _principal(
+        self, headers: Mapping[str, str], route: Route | None = None, ticket: str | None = None
+    ) -> Principal:
+        """Who asks; of what anybody may ask, it is not asked."""
+        probe = self.settings.probe_auth and route is not None and route.path in _PROBES
+        if route is not None and route.scope is None and not probe:
+            return self.gate.anybody
+        return self.gate.who(headers, ticket)
+
+    def _check_scope(self, call: Call, either: tuple[Scope, ...]) -> None:
+        scope = call.route.scope
+        if scope is not None and not any(map(call.principal.may, either or (scope,))):
+            raise Fault("forbidden", f"the key lacks the scope {scope!r}")
+
+    def _check(self, call: Call, where: tuple[str, ...]) -> None:
+        """Refuse what the key may not do, with the names that stand in these places."""
+        route = call.route
+        if route.scope is None:
+            return
+        for place in route.names:
+            if place.where in where:
+                for name in _names(call, place):
+                    if not call.principal.may(place.scope or route.scope, name):
+                        raise Fault("forbidden", "the key is not for topics of this name")
+                    if place.where == "path":
+                        topic_name(name)  # InvalidName, also where nothing would be made of it
+
+    def _check_body(self, call: Call) -> None:
+        route, headers = call.route, call.headers
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise Fault("unsupported_media_type", "send the body as it is, not compressed")
+        event = CLOUD_EVENT in route.media and "ce-specversion" in headers  # of any content type
+        if call.media not in route.media and not event:
+            told = ", ".join(route.media)
+            raise Fault("unsupported_media_type", f"the Content-Type must be one of {told}")
+        length = headers.get("content-length", "")
+        limit: int = getattr(self.settings, route.limit)
+        if length.isdigit() and int(length) > limit:
+            raise Fault("payload_too_large", f"a body of more than {limit} bytes")
+
+
+_LATER: Final = (("retry-after", "1"),)
+# What a page may send to anybody without being asked first.
+_SIMPLE: Final = {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"}
+_PROBES: Final = {"/healthz", "/readyz"}
+_REFUSED: Final = {"unauthorized", "forbidden", "misdirected", "corruption", "data_loss"}
+_TOLD: Final = {"delete", "admin"}  # scopes whose calls change what is there for others
+
+
+def _given(value: Any) -> str:
+    """What was asked for, as far as something was."""
+    if not isinstance(value, msgspec.Struct):
+        return ""
+    found = {k: v for k, v in msgspec.structs.asdict(value).items() if v is not None}
+    return msgspec.json.encode(found)[:1_024].decode(errors="replace") if found else ""
+
+
+def _names(call: Call, place: Place) -> list[str]:
+    if place.where == "path":
+        return [call.params[place.field]]
+    if place.where == "header":
+        found = call.headers.get(place.field)
+        return [found] if found else []
+    return list(names_in(call.query if place.where == "query" else call.body, place.field))
+
+
+def _headers(scope: dict[str, Any]) -> dict[str, str]:
+    """Header names are in lower case; of those that may come once, a second one is refused."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        if key in found:
+            if key in _ONCE:
+                raise Fault("invalid_request", f"the header {key} comes twice")
+            text = f"{found[key]}, {text}"
+        found[key] = text
+    return found
+
+
+def _loose(scope: dict[str, Any]) -> dict[str, str]:
+    """The headers of a call that was refused, perhaps for its headers."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+_ONCE: Final = {
+    "host", "origin", "authorization", "content-type", "content-length", "content-encoding",
+    "idempotency-key", "last-event-id",
+}  # fmt: skip
+
+
+def _segments(scope: dict[str, Any]) -> list[str] | None:
+    """The segments of the path, each decoded once; None if one of them is no text."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    path = raw.partition(b"?")[0]
+    try:
+        found = [unquote_to_bytes(part).decode() for part in path.split(b"/")]
+    except UnicodeDecodeError:
+        return None
+    return found[1:] if found and not found[0] else None
+
+
+def _query(route: Route, text: bytes) -> Any:
+    """The query as the table says it is; a name that comes twice is refused."""
+    try:
+        pairs = parse_qsl(
+            text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text),
+            errors="strict", max_num_fields=64,
+        )  # fmt: skip
+    except (ValueError, UnicodeError):
+        raise Fault("invalid_request", "the query is not made of name=value") from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Fault("invalid_request", "the query has a name twice")
+    if found.pop("performance", "false") not in ("true", "false"):
+        raise Fault("invalid_request", "query: performance is true or false")
+    try:
+        return msgspec.convert(found, route.query, strict=False)
+    except msgspec.ValidationError as problem:
+        raise Fault("invalid_request", f"query: {problem}") from None
+
+
+def _perform(reply: Reply, times: dict[str, float]) -> None:
+    """What took how long, in the body as well; in milliseconds, as Server-Timing has it."""
+    if reply.stream is not None or reply.serve is not None or reply.media != JSON:
+        return
+    body = reply.body
+    text = bytes(body) if isinstance(body, bytes) else msgspec.json.encode(body)
+    if text.endswith(b"}"):
+        comma = b"" if text == b"{}" else b","
+        told = msgspec.json.encode({name: round(took, 3) for name, took in times.items()})
+        reply.body = text[:-1] + comma + b'"performance":' + told + b"}"
+
+
+def _refusal(fault: Fault, request: str, more: tuple[tuple[str, str], ...] = ()) -> Reply:
+    return Reply(faults.encode(fault, request), fault.status, headers=fault.headers + more)
+
+
+async def _answer(
+    reply: Reply, request: str, times: dict[str, float], receive: Receive, send: Send, *,
+    head: bool,
+) -> None:  # fmt: skip
+    body = reply.body
+    streams = reply.stream is not None or reply.serve is not None
+    if not streams and not isinstance(body, (bytes, bytearray, memoryview)):
+        body = b"" if body is None else msgspec.json.encode(body)
+    headers = [
+        (b"content-type", reply.media.encode()),
+        (b"esker-request", request.encode()),
+        (b"server-timing", ", ".join(f"{n};dur={t:.3f}" for n, t in times.items()).encode()),
+        *_ALWAYS,
+    ]
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
+    if not any(name == b"cache-control" for name, _ in headers):
+        headers.append((b"cache-control", b"no-store"))
+    if not streams and reply.status != 304:  # whose length would be that of the page
+        headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    if reply.serve is not None and not head:
+        await reply.serve(receive, send)
+        return
+    if reply.stream is None or head:
+        await send({"type": "http.response.body", "body": b"" if head or streams else body})
+        return
+    try:
+        async for piece in reply.stream:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    finally:
+        close: Callable[[], Awaitable[None]] | None = getattr(reply.stream, "aclose", None)
+        if close is not None:
+            await close()
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,126 @@
+"""What a handler is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from esker.server.codec import JSON
+from esker.server.faults import Fault
+
+if TYPE_CHECKING:
+    from esker.server.app import App
+    from esker.server.keys import Principal
+    from esker.server.table import Route
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Reply:
+    """An answer: a status, headers, and a body that is there or that comes in pieces.
+
+    With `serve` the body is somebody else's business: it is called when the head has been sent, and
+    returns when the client is gone or the body is complete.
+    """
+
+    __slots__ = ("body", "headers", "media", "serve", "status", "stream")
+
+    def __init__(
+        self, body: Any = None, status: int = 200, *, media: str = JSON,
+        headers: tuple[tuple[str, str], ...] = (), stream: AsyncIterator[bytes] | None = None,
+        serve: Callable[[Receive, Send], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
+        self.body = body  # bytes as they are; anything else is encoded as JSON
+        self.status = status
+        self.media = media
+        self.headers = headers
+        self.stream = stream
+        self.serve = serve
+
+
+class Call:
+    """One request, when it is known who asks and that they may."""
+
+    __slots__ = (
+        "_receive", "app", "body", "headers", "params", "principal", "query", "request", "route",
+        "times",
+    )  # fmt: skip
+
+    def __init__(
+        self, app: App, route: Route, params: dict[str, str], headers: Mapping[str, str],
+        principal: Principal, request: str, receive: Receive,
+    ) -> None:  # fmt: skip
+        self.app = app
+        self.route = route
+        self.params = params
+        self.headers = headers
+        self.principal = principal
+        self.request = request
+        self.query: Any = None
+        self.body: Any = None
+        self.times: dict[str, float] = {}  # milliseconds, by what took them
+        self._receive = receive
+
+    @property
+    def media(self) -> str:
+        """The content type of the body, without its parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def accepts(self, *offered: str) -> str:
+        """The first of the offered types that the client takes."""
+        wanted = self.headers.get("accept", "")
+        if not wanted:
+            return offered[0]
+        asked = [part.partition(";")[0].strip().lower() for part in wanted.split(",")]
+        for media in asked:
+            if media in ("*/*", ""):
+                return offered[0]
+            for each in offered:
+                if media == each or (media.endswith("/*") and each.startswith(media[:-1])):
+                    return each
+        raise Fault("not_acceptable", f"this can be had as {', '.join(offered)}")
+
+    async def read(self) -> bytes:
+        """The whole body; counted while it comes, so that a length that lies does no harm."""
+        pieces = [piece async for piece in self.pieces()]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes, for those who need not have all of it at once."""
+        limit: int = getattr(self.app.settings, self.route.limit)
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise Fault("payload_too_large", f"a body of more than {limit} bytes")
+            yield piece
+            if not message.get("more_body", False):
+                return
+
+    async def gone(self) -> None:
+        """Returns when the client has gone away."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Disconnected(Exception):
+    """The client went away before its request was complete; there is nobody to answer."""
+
+
+def decoded(data: bytes, kind: Any) -> Any:
+    """A body of JSON as what the table says it is."""
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except msgspec.MsgspecError as problem:
+        raise Fault("invalid_request", f"body: {problem}") from None
+    except RecursionError:
+        raise Fault("invalid_request", "the body is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise Fault("invalid_request", "the body is not UTF-8") from None

@@ -1,0 +1,153 @@
+"""A shard that somebody watches, and what is done for it in the pool of threads.
+
+Everything that touches the disk on the way from the log to the streams stands here: finding the
+place that a client means, reading on, making frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from esker import positions
+from esker.engine.reader import resolve
+from esker.engine.store import Store
+from esker.engine.topic import Topic
+from esker.errors import EskerError, InvalidOption, TopicNotFound
+from esker.records import Gap
+from esker.server import cursor, frames
+from esker.server.cursor import Place, Places
+from esker.server.frames import Lens, Made, Maker, Step
+
+if TYPE_CHECKING:
+    from esker.server.stream import Interest
+
+
+class Feed:
+    """A shard that somebody watches."""
+
+    __slots__ = (
+        "_wake", "armed", "at", "dirty", "draining", "live", "maker", "name", "number", "shard",
+        "topic", "users",
+    )  # fmt: skip
+
+    def __init__(self, wake: Callable[[Feed], None], topic: Topic, number: int, at: int) -> None:
+        self._wake = wake
+        self.topic = topic
+        self.name = topic.name
+        self.number = number
+        self.shard = topic._shards[number]
+        self.maker = Maker(topic.name, topic.epoch, number)
+        self.at = at  # all who are live have what is before it
+        self.live: dict[Lens, dict[Interest, None]] = {}
+        self.users = 0  # live or not
+        self.armed = False  # the writer will wake it
+        self.dirty = False
+        self.draining = False
+
+    def release(self) -> None:
+        """There is more: called by the writer, in his thread, once for each time it is armed."""
+        self.armed = False
+        self._wake(self)
+
+    def arm(self) -> None:
+        """Be woken by the next record."""
+        if not self.armed:
+            self.armed = True
+            self.shard.add_waiter(self)
+
+    def disarm(self) -> None:
+        self.shard.drop_waiter(self)
+        self.armed = False
+
+    @property
+    def polled(self) -> bool:
+        """Whether somebody in another process may write it."""
+        return not self.shard.writing and self.shard.durability != "ephemeral"
+
+    @property
+    def gone(self) -> bool:
+        return self.topic._gone or self.shard.gone
+
+
+# ---- in the pool of threads ------------------------------------------------------------------
+
+
+class Spot(NamedTuple):
+    """Where a shard is to be watched from."""
+
+    topic: Topic | None  # None: there is none of that name
+    name: str
+    shard: int
+    at: int
+    gap: Gap | Place | None = None  # what was missed; the place, where there is no topic
+    piece: str = ""
+
+
+def look(
+    store: Store, name: str, start: str, shard: int | None, places: Places
+) -> list[Spot] | None:
+    """For each shard of a topic where to begin and what was missed; None if it is not there."""
+    if name not in store:
+        return None
+    topic = store[name]
+    try:
+        count = topic.shards
+    except TopicNotFound:
+        return None
+    if shard is not None and shard >= count:
+        if places:
+            return []  # the topic that had so many is no more
+        raise InvalidOption(f"shard={shard}: topic {name!r} has shards 0..{count - 1}")
+    spots = []
+    now, hashed = store._context.clock.now_us(), cursor.hash_of(name)
+    for number in range(count) if shard is None else (shard,):
+        place = places.get((hashed, number))
+        begin, epoch = positions.parse(start, now), None
+        if place is not None:
+            begin = positions.parse(place.offset if place.epoch else "earliest", now)
+            epoch = place.epoch or None
+        begin, missed = topic._begin(begin, number, epoch)
+        at = resolve(topic._view(number), begin)
+        spots.append(Spot(topic, name, number, at, missed.get(number)))
+    return spots
+
+
+def reading(feed: Feed, begin: int, stop: int | None, lens: Lens) -> tuple[Step, Made]:
+    step = frames.read_on(feed.topic, feed.number, begin, stop)
+    return step, feed.maker.made(step, lens, begin)
+
+
+def step_of(
+    feed: Feed, begin: int, lenses: tuple[Lens, ...]
+) -> tuple[Step, list[Made]] | EskerError | None:
+    """Read what is new, and make frames of it for everybody; an error is told, not raised."""
+    if not lenses:
+        return None
+    try:
+        feed.arm()  # first: what comes from now on wakes it again
+        step = frames.read_on(feed.topic, feed.number, begin)
+        return step, [feed.maker.made(step, lens, begin) for lens in lenses]
+    except EskerError as problem:
+        return problem
+
+
+def has_more(feed: Feed) -> bool:
+    try:
+        return feed.topic._view(feed.number).visible > feed.at
+    except EskerError:
+        return True  # whoever reads it is told
+
+
+def rules(given: Iterable[str]) -> list[tuple[str, float]]:
+    """Priorities of topics as they are set: `pattern=number`."""
+    found = []
+    for text in given:
+        pattern, equals, number = text.rpartition("=")
+        try:
+            found.append((pattern, float(number)))
+        except ValueError:
+            equals = ""
+        if not equals or not pattern:
+            raise InvalidOption(f"priorities: {text!r} is not of the form pattern=number")
+    return found

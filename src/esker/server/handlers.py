@@ -1,0 +1,43 @@
+"""Who answers each route: the function that the table names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from esker.server import (
+    access,
+    groups,
+    metrics,
+    otlp,
+    places,
+    probes,
+    queues,
+    records,
+    socket,
+    stages,
+    topics,
+    watch,
+    work,
+)
+from esker.server import routes as routing
+from esker.server.call import Call, Reply
+from esker.server.table import Route
+
+Handler = Callable[[Call], Awaitable[Reply]]
+ROOMS = {
+    "access": access, "probes": probes, "topics": topics, "records": records,
+    "groups": groups, "queues": queues, "work": work, "routes": routing, "stages": stages,
+    "otlp": otlp, "places": places,
+    "watch": watch, "socket": socket, "metrics": metrics,
+}  # fmt: skip
+
+
+def handlers(routes: Iterable[Route]) -> dict[Route, Handler]:
+    """A handler for every route; a route without one is a server that does not start."""
+    return {route: _named(route.handler) for route in routes}
+
+
+def _named(name: str) -> Handler:
+    room, _, function = name.partition(".")
+    found: Handler = getattr(ROOMS[room], function)
+    return found

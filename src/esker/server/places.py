@@ -1,0 +1,92 @@
+"""What positions mean in each shard; waiting for several shards; sync; counters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from esker import positions
+from esker.engine.reader import count_records
+from esker.engine.topic import Topic
+from esker.errors import InvalidOption
+from esker.server import codec, wire
+from esker.server.call import Call, Reply
+from esker.server.faults import Fault
+
+
+def _existing(topic: Topic) -> Topic:
+    topic._existing()
+    return topic
+
+
+async def ranges(call: Call) -> Reply:
+    """What two positions mean in each shard as things are now, and how many records are between."""
+    query: wire.RangesQuery = call.query
+    name = call.params["topic"]
+
+    def settle(topic: Topic) -> wire.Ranges:
+        now = topic._store._context.clock.now_us()
+        begin = positions.parse(query.start, now)
+        finish = None if query.stop is None else positions.parse(query.stop, now)
+        begin, missed = topic._begin(begin, query.shard, query.epoch)
+        found = [
+            wire.Range(number, first, end, count_records(topic._view(number), first, end))
+            for number, first, end in topic._ranges(begin, finish, query.shard, query.consistency)
+        ]
+        return wire.Ranges(
+            name, topic.epoch, found, [codec.gap_out(gap) for gap in missed.values()]
+        )
+
+    return Reply(await call.app.run(lambda store: settle(_existing(store[name]))))
+
+
+async def tail(call: Call) -> Reply:
+    """Answer when one of the shards goes beyond its cursor, or when the time is up."""
+    body: wire.Tail = call.body
+    name = call.params["topic"]
+    if body.wait > call.app.settings.wait_seconds:
+        raise Fault(
+            "invalid_request", f"wait={body.wait}: at most {call.app.settings.wait_seconds}"
+        )
+    cursors = body.cursors
+
+    def ends(topic: Topic) -> dict[int, int]:
+        return {shard: topic.end(shard) for shard in cursors}
+
+    def steps(topic: Topic) -> Any:
+        found = topic.tail("latest", gaps="yield")
+        if set(cursors) - set(found.cursors):
+            raise InvalidOption(f"topic {name!r} has shards 0..{topic.shards - 1}")
+        found.cursors.update(cursors)
+        return found
+
+    waiting = await call.app.run(lambda store: steps(_existing(store[name])))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + body.wait
+    while True:
+        found = await call.app.run(lambda store: ends(_existing(store[name])))
+        moved = any(found[shard] > cursors[shard] for shard in cursors)
+        if moved or loop.time() >= deadline or call.app.stopping.is_set():
+            return Reply(wire.Ends(name, {str(shard): end for shard, end in found.items()}))
+        await call.app.store[name]._wait(waiting, min(deadline, loop.time() + 1.0))
+
+
+async def sync(call: Call) -> Reply:
+    """Write what is buffered for a topic, and make it durable unless only that is wanted."""
+    name, durable = call.params["topic"], call.query.durable
+
+    def settle(topic: Topic) -> None:
+        if durable:
+            topic.sync()
+        else:
+            topic.flush()
+
+    await call.app.run(lambda store: settle(_existing(store[name])))
+    return Reply(wire.Synced(name, durable))
+
+
+async def counters(call: Call) -> Reply:
+    """Every counter of a shard's page."""
+    name, shard = call.params["topic"], call.query.shard
+    found = await call.app.run(lambda store: store[name].counters(shard))
+    return Reply(wire.Counters(name, shard, found))

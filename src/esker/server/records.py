@@ -1,0 +1,323 @@
+"""Records: append, read, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from esker import positions
+from esker.aio.store import AsyncTopic
+from esker.engine.batch import Batch
+from esker.engine.epochs import RECREATED
+from esker.engine.sieve import check_node
+from esker.engine.store import Store
+from esker.engine.topic import Topic
+from esker.errors import DataGap, InvalidOption, TopicNotFound
+from esker.options import topic_name
+from esker.records import Gap, Record, Span, Spans
+from esker.server import codec, interop, wire
+from esker.server.arrow import arrow_in
+from esker.server.call import Call, Disconnected, Reply, decoded
+from esker.server.codec import ARROW, BYTES, JSON, NDJSON
+from esker.server.faults import Fault
+from esker.server.producers import either, produced, producing
+from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
+from esker.storage.sealed import SealedSegment
+
+# A page of sealed records is the same for ever, or until they are deleted.
+CACHED: Final = "private, max-age=86400, immutable"
+
+# ---- appending -------------------------------------------------------------------------------
+
+
+async def append(call: Call) -> Reply:
+    """Append what the body holds: all of it, or nothing."""
+    query: wire.AppendQuery = call.query
+    name, media, data = call.params["topic"], call.media, await call.read()
+    key = _one(call.headers.get("idempotency-key"), query.idempotency_key)
+    create, limit = query.create, call.app.settings.batch_records
+    producer = producing(call)
+    records: Any
+    if interop.is_event(call):
+        records = [interop.binary_in(call.headers, data)]
+    elif media in (CLOUD_EVENT, CLOUD_EVENTS):
+        records = interop.events_in(data, media)
+    elif media == JSON:
+        body: wire.Append = decoded(data, wire.Append)
+        records = codec.records_in(body.records, limit)
+        key, create = _one(key, body.idempotency_key), create and body.create
+        producer = either(producer, body)
+    elif media == NDJSON:
+        records = codec.lines_in(data, limit)
+    elif media == ARROW:
+        records = await call.app.run(lambda _: arrow_in(data, call.app.settings.body_bytes))
+    elif media == BYTES:
+        records = [_raw(call, data)]
+    else:
+        raise Fault("unsupported_media_type", f"{media} is not taken here")
+    began = call.app.clock.monotonic()
+    if producer is not None:
+        span: Span | Spans = await produced(call, name, records, producer, key, create)
+    else:
+        span = await _appended(call, name, records, media == ARROW, key, create)
+    call.app.rooms.desks.ring(name)
+    call.times["append"] = (call.app.clock.monotonic() - began) * 1e3
+    spans = list(span) if isinstance(span, Spans) else [span]
+    told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
+    return Reply(wire.Appended(name, sum(each.count for each in told), told))
+
+
+async def _appended(
+    call: Call, name: str, records: Any, arrow: bool, key: str | None, create: bool
+) -> Span | Spans:
+    open_already = call.app.store._topics.get(name)  # or asking would leave a handle behind
+    if open_already is not None and open_already._topic.ready:
+        return await _put(call, open_already, records, arrow, key)
+    if await call.app.run(lambda store: name in store):
+        return await _put(call, call.app.store[name], records, arrow, key)
+    if not create:
+        raise TopicNotFound(f"no topic {name!r}")
+    async with call.app.room(name):  # the first record of a topic makes it
+        return await _put(call, call.app.store[name], records, arrow, key)
+
+
+async def _put(
+    call: Call, topic: AsyncTopic, records: Any, arrow: bool, key: str | None
+) -> Span | Spans:
+    wait = call.query.wait
+    if arrow and key is None and not call.query.atomic:
+        return await topic.append_arrow(records, wait)
+    if arrow:
+        records = await call.app.run(lambda _: codec.records_of(records))
+    if len(records) == 1 and key is None and wait:
+        one = records[0] if isinstance(records[0], Record) else Record(records[0])
+        headers = None if one.headers is None else dict(one.headers)
+        fields = (one.key, one.tag, one.node, headers, one.timestamp)
+        offset = await topic.append(one.value, *fields, wait=True)
+        return Span(getattr(offset, "shard", 0), int(offset), 1)
+    return await topic.append_many(records, wait, key)
+
+
+def _one(first: str | None, second: str | None) -> str | None:
+    if first is not None and second is not None and first != second:
+        raise Fault("invalid_request", "two different idempotency keys are given")
+    return first if first is not None else second
+
+
+def _raw(call: Call, data: bytes) -> Record:
+    """The body is the value; what else a record has stands in headers."""
+    headers = call.headers
+    named = {
+        name.removeprefix("esker-header-"): value.encode("latin-1")
+        for name, value in headers.items()
+        if name.startswith("esker-header-")
+    }
+    key = headers.get("esker-key")
+    return Record(
+        data, None if key is None else key.encode("latin-1"), _text(headers.get("esker-tag")),
+        _text(headers.get("esker-node")), named or None,
+    )  # fmt: skip
+
+
+def _text(value: str | None) -> str | None:
+    """A header as the UTF-8 text that clients mean by it."""
+    if value is None:
+        return None
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise Fault("invalid_record", "a tag or node in a header is not UTF-8") from None
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+class Found(msgspec.Struct):
+    """What a look at a shard found."""
+
+    shard: int
+    items: list[Batch | Gap]
+    next: int
+    end: int
+    earliest: int
+    epoch: int
+    sealed: bool  # the same look finds the same records for as long as they are there
+
+
+def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
+    """Records from a position on, up to what was asked for; how the shard stands."""
+    items: list[Batch | Gap] = []
+    left, bytes_left = query.limit, query.max_bytes
+    epoch = topic.epoch
+    now = topic._store._context.clock.now_us()
+    begin, missed = topic._begin(positions.parse(start, now), shard, query.epoch)
+    finish = None if query.stop is None else positions.parse(query.stop, now)
+    ranges = topic._ranges(begin, finish, shard, query.consistency)
+    place, until = ranges[0].first, ranges[0].end
+    # whole: what is left out, by its node or because it was deleted, was looked at as well
+    stepping: Any = topic._batches(
+        ranges, bytes_left, min(left, 10_000), "yield", check_node(query.skip_node), whole=True,
+        missed=missed,
+    )  # fmt: skip
+    for item in stepping:
+        if isinstance(item, Gap):
+            if query.gaps == "raise":
+                raise DataGap(item)
+            items.append(item)
+            if item.reason != RECREATED:  # whose offsets are those of another topic
+                place = max(place, item.last + 1)
+            continue
+        count = len(item)
+        if items and (count > left or item.nbytes > bytes_left):
+            break
+        if count:
+            items.append(item)
+        left, bytes_left, place = left - count, bytes_left - item.nbytes, item.next_offset
+        if left <= 0 or bytes_left <= 0:
+            break
+    else:
+        place = max(place, until)
+    view = topic._view(shard)
+    end = view.visible
+    sealed = bool(items) and place < end and place <= _sealed_end(view)
+    return Found(shard, items, place, end, topic.earliest(shard), epoch, sealed)
+
+
+async def read(call: Call) -> Reply:
+    """Records of one shard. With `wait`, an answer without records comes only when time is up."""
+    query: wire.ReadQuery = call.query
+    media = call.accepts(*call.route.offers)
+    name = call.params["topic"]
+    if query.wait > call.app.settings.wait_seconds:
+        raise Fault(
+            "invalid_request", f"wait={query.wait}: at most {call.app.settings.wait_seconds}"
+        )
+    began = call.app.clock.monotonic()
+
+    def work(store: Store) -> Found | Reply:
+        """All of it at once: to change threads costs as much as to read a page."""
+        topic = known(store, name)
+        found = look(topic, _shard(topic, query.shard), query.start, query)
+        return found if query.wait and not found.items else _page(call, found, media)
+
+    reply = await call.app.run(work)
+    if isinstance(reply, Found):
+        found = await _waited(call, reply, query)
+        reply = await call.app.run(lambda _: _page(call, found, media))
+    call.times["read"] = (call.app.clock.monotonic() - began) * 1e3
+    return reply
+
+
+async def _waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
+    """Wait until there is a record, the time is up, the server stops or the client is gone."""
+    name, start, shard = call.params["topic"], found.next, found.shard
+    topic = call.app.store[name]
+    steps = await call.app.run(lambda store: store[name].tail(start, shard=shard, gaps="yield"))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + query.wait
+    gone = loop.create_task(call.gone())
+    stopping = loop.create_task(call.app.stopping.wait())
+    try:
+        while not found.items and loop.time() < deadline and not stopping.done():
+            news = loop.create_task(topic._wait(steps, deadline))
+            await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            if gone.done():
+                raise Disconnected
+            found = await call.app.run(
+                lambda store: look(store[name], shard, steps.cursors[shard], query)
+            )
+            steps.cursors[shard] = found.next  # or what is left out would wake it for ever
+    finally:
+        gone.cancel()
+        stopping.cancel()
+    return found
+
+
+def known(store: Store, name: str) -> Topic:
+    """A topic that is there. Asking for one that is not leaves nothing behind; store[name] does."""
+    if name not in store._topics and name not in store:
+        topic_name(name)
+        raise TopicNotFound(f"no topic {name!r}")
+    return store[name]
+
+
+def _shard(topic: Topic, asked: int | None) -> int:
+    if asked is None and topic.shards > 1:
+        raise InvalidOption(
+            f"topic {topic.name!r} has {topic.shards} shards, each with offsets of its own; say "
+            "which with shard=N"
+        )
+    if asked is not None and asked >= topic.shards:
+        raise InvalidOption(f"shard={asked}: topic {topic.name!r} has shards 0..{topic.shards - 1}")
+    return asked or 0
+
+
+def _sealed_end(view: Any) -> int:
+    """The offset behind the last record of a sealed segment before which all are sealed."""
+    end: int = view.visible
+    for segment in reversed(view.segments):
+        if isinstance(segment, SealedSegment):
+            break
+        end = segment.base
+    return end
+
+
+def _page(call: Call, found: Found, media: str) -> Reply:
+    query: wire.ReadQuery = call.query
+    batches = [item for item in found.items if isinstance(item, Batch)]
+    gaps = [codec.gap_out(item) for item in found.items if isinstance(item, Gap)]
+    headers: tuple[tuple[str, str], ...] = (
+        ("esker-next", str(found.next)), ("esker-end", str(found.end)),
+        ("esker-earliest", str(found.earliest)), ("esker-epoch", str(found.epoch)),
+    )  # fmt: skip
+    if gaps:
+        headers += (("esker-gaps", msgspec.json.encode(gaps).decode()),)
+    if media == ARROW:
+        records: Any = codec.arrow_out(batches)
+    elif media == CLOUD_EVENTS:
+        everything = (each for batch in batches for each in batch.records())
+        records = interop.events_out(call.params["topic"], everything)
+    else:
+        made = [
+            record
+            for batch in batches
+            for record in codec.records_out(batch, values=query.values, headers=query.headers)
+        ]
+        records = codec.lines_out(made) if media == NDJSON else msgspec.json.encode(made)
+    if found.sealed and not gaps and query.start.isdecimal():
+        tag = f'"{found.epoch:x}-{found.next:x}-{xxh3_64_hexdigest(records)}"'
+        headers += (("etag", tag), ("cache-control", CACHED), ("vary", "accept"))
+        if call.headers.get("if-none-match") == tag:
+            return Reply(b"", 304, media=media, headers=headers)
+    if media != JSON:
+        return Reply(records, media=media, headers=headers)
+    encoded: Any = msgspec.Raw(records)
+    page = wire.Page(
+        call.params["topic"], found.shard, encoded, gaps, found.next, found.end, found.earliest,
+        found.epoch, found.next >= found.end,
+    )  # fmt: skip
+    return Reply(msgspec.json.encode(page), headers=headers)
+
+
+# ---- deleting --------------------------------------------------------------------------------
+
+
+async def delete(call: Call) -> Reply:
+    """Delete records for good: before a position, by tag, or both."""
+    query: wire.DeleteQuery = call.query
+    name = call.params["topic"]
+    if query.before is None and query.tag is None and query.tag_prefix is None:
+        raise Fault("invalid_request", "say what to delete: before, tag or tag_prefix")
+
+    def remove(store: Any) -> int:
+        if name not in store:
+            raise TopicNotFound(f"no topic {name!r}")
+        return store[name].delete(  # type: ignore[no-any-return]
+            query.before, query.shard, tag=query.tag, tag_prefix=query.tag_prefix
+        )
+
+    return Reply(wire.Deleted(name, await call.app.run(remove)))

@@ -1,0 +1,150 @@
+"""What can be set about a server, and from where each setting came: flag > environment > file.
+
+    esker serve data --port 4118            the flag
+    ESKER_PORT=4118 esker serve data        the environment: ESKER_ and the name
+    port = 4118                             esker.toml, or whatever --config names
+
+Unknown names are refused, with the nearest known one. The limits are here, too: each of them has
+a test on either side of its edge.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from esker.errors import InvalidOption, nearest
+from esker.options import duration_us, size_bytes
+from esker.storage.files import SYSTEM_FILES, content_of, real_path
+
+PREFIX: Final = "ESKER_"
+PORT: Final = 4117
+FILE_MAX: Final = 1 << 20  # bytes of the file of settings
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set. Sizes are bytes, times are seconds."""
+
+    # where it listens
+    host: str = "127.0.0.1"
+    port: int = PORT
+    unix: str = ""  # a socket in the file system, instead of host and port
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""  # clients must have a certificate of this authority
+    hosts: tuple[str, ...] = ()  # names under which it may be called, besides those of loopback
+    origins: tuple[str, ...] = ()  # web pages of other origins that may call it
+    insecure: bool = False  # plain HTTP on an address that others can reach
+    # who may do what
+    keys: str = ""  # the file of keys; without it nobody needs one, on loopback only
+    probe_auth: bool = False  # whether /healthz and /readyz need a key
+    audit: str = ""  # the audit log; standard error if it is not set
+    # limits
+    header_bytes: int = 16 << 10
+    header_count: int = 64
+    line_bytes: int = 8 << 10
+    body_bytes: int = 8 << 20
+    stage_bytes: int = 1 << 30  # of a staged stream, which is not held in memory
+    batch_records: int = 10_000
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
+    body_rate: int = 1 << 10  # bytes a second, at the least
+    idle_seconds: float = 15.0
+    connections: int = 1_000
+    streams: int = 200
+    key_calls: int = 64  # under way at once, for each key
+    key_rate: float = 0.0  # calls a second for each key; 0 is no limit
+    topics: int = 10_000
+    wait_seconds: float = 30.0  # the longest wait of a long poll
+    members: int = 1_000  # of groups, at the other end of a wire
+    session_seconds: float = 60.0  # a member that was not heard of for so long has lost its shards
+    grace: float = 5.0  # from a signal to the end
+    # what it says
+    log: Literal["text", "json"] = "text"  # on standard error
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    access_log: bool = False  # a line for each call
+    # delivery
+    priorities: tuple[str, ...] = ()  # of topics: pattern=number, from -1000 to 1000
+    append_queue: int = 256  # appends under way, beyond which a saturated server refuses more
+    heartbeat_seconds: float = 15.0  # between two signs of life on a stream
+    stall_seconds: float = 30.0  # for which a client of a stream may take nothing at all
+
+
+class Given(NamedTuple):
+    """A setting, and where it came from."""
+
+    value: Any
+    source: str
+
+
+_BYTES: Final = {"header_bytes", "line_bytes", "body_bytes", "body_rate", "stage_bytes"}
+_SECONDS: Final = {
+    "header_seconds", "body_seconds", "idle_seconds", "wait_seconds", "session_seconds", "grace",
+    "heartbeat_seconds", "stall_seconds",
+}  # fmt: skip
+
+
+def settle(
+    flags: Mapping[str, Any], environment: Mapping[str, str], file: Mapping[str, Any], path: str
+) -> tuple[Settings, dict[str, Given]]:
+    """The settings from all sources, and the source of each."""
+    known = {field.name: field for field in msgspec.structs.fields(Settings)}
+    given: dict[str, Given] = {
+        name: Given(field.default, "default") for name, field in known.items()
+    }
+    for name, value in file.items():
+        _take(given, name, value, path)
+    for name in known:
+        text = environment.get(PREFIX + name.upper())
+        if text is not None:
+            given[name] = Given(_parse(name, text, PREFIX + name.upper()), PREFIX + name.upper())
+    for name, value in flags.items():
+        if value is not None:
+            _take(given, name, value, f"--{name.replace('_', '-')}")
+    values = {name: each.value for name, each in given.items()}
+    try:
+        return msgspec.convert(values, Settings), given
+    except msgspec.ValidationError as problem:
+        raise InvalidOption(f"{problem}") from None
+
+
+def _take(given: dict[str, Given], name: str, value: Any, source: str) -> None:
+    if name not in given:
+        raise InvalidOption(f"{source}: no setting {name!r}; {nearest(name, list(given))}")
+    given[name] = Given(_parse(name, value, source), source)
+
+
+def _parse(name: str, value: Any, source: str) -> Any:
+    """A setting of a file or of the environment as what it is: "8MiB", "30s", "a,b"."""
+    kind = {field.name: field.type for field in msgspec.structs.fields(Settings)}[name]
+    try:
+        if name in _BYTES and isinstance(value, str):
+            return size_bytes(value, name)
+        if name in _SECONDS and isinstance(value, str):
+            return duration_us(value, name) / 1e6
+        if kind == tuple[str, ...]:
+            parts = value.split(",") if isinstance(value, str) else value
+            return tuple(str(part).strip() for part in parts if str(part).strip())
+        return msgspec.convert(value, kind, strict=False)
+    except (msgspec.ValidationError, TypeError, ValueError) as problem:
+        raise InvalidOption(f"{source}: {name}={value!r}: {problem}") from None
+
+
+def file_settings(path: str) -> dict[str, Any]:
+    """The settings of a TOML file."""
+    try:
+        text = content_of(SYSTEM_FILES, real_path(path), FILE_MAX).decode()
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise InvalidOption(f"{path} is not TOML: {problem}") from None
+
+
+def shown(given: Mapping[str, Given]) -> str:
+    """Every setting, its value and its source, for people."""
+    width = max(map(len, given))
+    return "\n".join(
+        f"{name:<{width}}  {each.value!r}  ({each.source})" for name, each in sorted(given.items())
+    )

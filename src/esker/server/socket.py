@@ -1,0 +1,215 @@
+"""The WebSocket: watch and append over one connection.
+
+    {"op": "subscribe", "topic": "orders", "start": "-10", "request_id": 1}
+    {"op": "unsubscribe", "topic": "orders", "request_id": 2}
+    {"op": "publish", "topic": "orders", "records": [{"value": "hello"}], "request_id": 3}
+    {"op": "ping", "request_id": 4}
+
+Every message is answered: `subscribed`, `unsubscribed`, `ack` (with the spans, once the records are
+as durable as their topic says), `pong`, or `error` with a code and a message; each has the
+`request_id` that it answers. In between come `record`, `gap`, `caught_up`, `topic_deleted`,
+`lagging` and, at the end, `bye`: what watch.py says of events goes for them. `record` has a
+`cursor`; who comes back subscribes with `"cursors": [...]`, the last one of each topic and shard.
+
+Binary messages are for Arrow. One begins with four bytes, the length of its head, the lowest first;
+then the head, which is JSON as above; then an Arrow stream. So a client publishes
+`{"op": "publish", "topic": "orders"}` with a batch behind it, and who subscribes with
+`"format": "arrow"` gets `{"op": "record", "topic", "shard", "next", "end", "cursor"}` with the
+records behind it, in the columns of `esker.SCHEMA`.
+
+At most four messages wait for a client. Messages are taken one after the other: who publishes
+faster than the log takes it is not read from until it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from esker.errors import EskerError, TopicNotFound
+from esker.records import Record, Span, Spans
+from esker.server import codec, cursor, faults, frames, wire, wire_live
+from esker.server.arrow import arrow_in
+from esker.server.call import Call, Receive, Reply, Send
+from esker.server.faults import Fault
+from esker.server.feed import Spot
+from esker.server.hub import SHARDS_MAX
+from esker.server.stream import SocketStream
+from esker.server.wire_live import Answer, Ping, Publish, Subscribe, Unsubscribe
+
+LOG: Final = logging.getLogger("esker.server")
+ROUTE: Final = "socket.plain"
+_MESSAGE: Final[Any] = msgspec.json.Decoder(wire_live.Message)
+_GOING_AWAY: Final = 1012
+
+
+async def plain(call: Call) -> Reply:
+    """Without the handshake of a WebSocket there is nothing to see here."""
+    raise Fault(
+        "invalid_request", "this path speaks WebSocket: send `Upgrade: websocket`",
+        headers=(("upgrade", "websocket"),),
+    )  # fmt: skip
+
+
+async def refuse(reply: Reply, receive: Receive, send: Send) -> None:
+    """No WebSocket, but an answer of HTTP that says why."""
+    await receive()
+    headers = [(b"content-type", reply.media.encode())]
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
+    await send(
+        {"type": "websocket.http.response.start", "status": reply.status, "headers": headers}
+    )
+    await send({"type": "websocket.http.response.body", "body": reply.body})
+    await receive()  # that it is over,
+    await receive()  # and that the connection is closed: then the server holds nothing of it
+
+
+async def serve(call: Call, receive: Receive, send: Send) -> None:
+    """A connection, from handshake to end."""
+    hub = call.app.hub
+    await receive()
+    await send({"type": "websocket.accept"})
+    task = asyncio.current_task()
+    assert task is not None
+    ended = False
+
+    def abort() -> None:
+        nonlocal ended
+        if not ended:
+            ended = True
+            task.cancel()
+
+    stream = SocketStream(call.principal, send, abort)
+    talk = Talk(call, stream)
+    hub.join(stream)
+    try:
+        while (message := await receive())["type"] == "websocket.receive":
+            data = message.get("bytes")
+            await talk.take(message["text"].encode() if data is None else data, data is not None)
+    except asyncio.CancelledError:
+        if not ended:
+            raise
+        task.uncancel()
+    finally:
+        ended = True
+        hub.leave(stream)
+        with contextlib.suppress(RuntimeError, OSError):  # it has been closed already
+            await send({"type": "websocket.close", "code": _GOING_AWAY})
+
+
+class Talk:
+    """What a client says, and what it is answered."""
+
+    def __init__(self, call: Call, stream: SocketStream) -> None:
+        self._call = call
+        self._hub = call.app.hub
+        self._stream = stream
+
+    async def take(self, data: bytes, binary: bool) -> None:
+        """One message."""
+        request: str | int | None = None
+        head, body = b"", None
+        try:
+            head, body = frames.unbinary(data) if binary else (data, None)
+            message = _MESSAGE.decode(head)
+            request = message.request_id
+            answer = await self._do(message, body)
+        except Fault as fault:
+            answer = Answer("error", code=fault.code, message=fault.message, detail=fault.detail)
+        except EskerError as problem:
+            told = faults.fault_of(problem)
+            answer = Answer("error", code=told.code, message=told.message, detail=told.detail)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+            with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                request = msgspec.json.decode(head, type=wire_live.Asked).request_id
+            answer = Answer("error", code="invalid_request", message=f"message: {problem}")
+        except Exception:
+            self._call.app.failures += 1
+            LOG.exception("a message of request %s failed", self._call.request)
+            answer = Answer("error", code="internal", message=faults.INTERNAL)
+        if answer is not None:
+            answer.request_id = request
+            await self._stream.put(msgspec.json.encode(answer))
+
+    async def _do(self, message: Any, body: bytes | None) -> Answer | None:
+        if not getattr(self._call.principal, "alive", True):
+            raise Fault("unauthorized", "the key is no longer valid")
+        if isinstance(message, Ping):
+            return Answer("pong")
+        if isinstance(message, Publish):
+            return await self._publish(message, body)
+        if body is not None:
+            raise Fault("invalid_request", "a binary message is for publish")
+        if isinstance(message, Subscribe):
+            return await self._subscribe(message)
+        assert isinstance(message, Unsubscribe)
+        return self._unsubscribe(message)
+
+    async def _subscribe(self, message: Subscribe) -> Answer | None:
+        names = message.names
+        if not names:
+            raise Fault("invalid_request", "say which: topic or topics")
+        self._allow("read", names)
+        known = {each.name for each in self._stream.interests}
+        for name in names:
+            if name in known:
+                raise Fault("invalid_request", f"{name!r} is subscribed already")
+        places = cursor.places(message.cursors)
+        spots: list[Spot] = []
+        for name in names:
+            spots += await self._hub.find(
+                name, message.start, places=places, lenient=message.lenient, shard=message.shard
+            )
+        if len(self._stream.interests) + len(spots) > SHARDS_MAX:
+            raise Fault("invalid_request", f"a connection has at most {SHARDS_MAX} shards")
+        answer = Answer("subscribed", message.request_id, topics=names)
+        await self._stream.put(msgspec.json.encode(answer))  # before any record
+        self._hub.watch(self._stream, spots, message.lens())
+        return None
+
+    def _unsubscribe(self, message: Unsubscribe) -> Answer:
+        names = set(message.names)
+        gone = [each for each in self._stream.interests if each.name in names]
+        for interest in gone:
+            self._hub.unwatch(interest)
+        return Answer("unsubscribed", topics=sorted({each.name for each in gone}))
+
+    async def _publish(self, message: Publish, body: bytes | None) -> Answer:
+        self._allow("write", [message.topic])
+        app, name = self._call.app, message.topic
+        if (body is None) == (not bytes(message.records)):
+            raise Fault("invalid_request", "records come as JSON, or as Arrow behind the head")
+        with self._hub.admitted(not message.disable_backpressure):
+            if await app.run(lambda store: name in store):
+                span = await self._append(message, body)
+            elif not message.create:
+                raise TopicNotFound(f"no topic {name!r}")
+            else:
+                async with app.room(name):  # the first record of a topic makes it
+                    span = await self._append(message, body)
+        spans = list(span) if isinstance(span, Spans) else [span]
+        told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
+        return Answer("ack", topic=name, count=sum(each.count for each in told), spans=told)
+
+    async def _append(self, message: Publish, body: bytes | None) -> Span | Spans:
+        app, settings = self._call.app, self._call.app.settings
+        topic = app.store[message.topic]
+        if body is not None:
+            if message.idempotency_key is not None:
+                raise Fault("invalid_request", "an idempotency key does not go with Arrow")
+            table = await app.run(lambda _: arrow_in(body, settings.body_bytes))
+            return await topic.append_arrow(table, message.wait)
+        records = codec.records_in(message.records, settings.batch_records)
+        given = [each if isinstance(each, Record) else Record(each) for each in records]
+        return await topic.append_many(given, message.wait, message.idempotency_key)
+
+    def _allow(self, scope: Any, names: list[str]) -> None:
+        principal = self._call.principal
+        if not principal.may(scope):
+            raise Fault("forbidden", f"the key lacks the scope {scope!r}")
+        if not all(principal.may(scope, name) for name in names):
+            raise Fault("forbidden", "the key is not for topics of this name")

@@ -1,0 +1,328 @@
+"""Batches that are made elsewhere, over HTTP: staged by many, attached once by one.
+
+    POST /v1/topics/orders/stages?shard=2     an Arrow stream    ->  tickets
+    POST /v1/attach {"writer": "nightly", "sequence": 7, "tickets": [...]}
+
+The stream may be longer than memory: it is cut into its messages as they come in, and each goes
+into the staged segment before the next is read. No message may be longer than a body of any other
+call; who sends smaller record batches sends as many as he likes, up to `stage_bytes`.
+
+A writer is a name, and belongs to whoever may write all that its last batch went to: a key that may
+not is told so, and cannot make a batch of somebody else's count as done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from esker.engine import attach as attaching
+from esker.errors import AttachPending
+from esker.format.columns import HEADER_TYPE
+from esker.format.commit import Ticket
+from esker.server import wire_rooms as wire
+from esker.server.call import Call, Reply
+from esker.server.faults import Fault
+from esker.server.rooms import opened_ticket, sealed_ticket
+
+if TYPE_CHECKING:
+    from esker.engine.attach import Stage
+    from esker.engine.store import Store
+
+PIECE_BYTES: Final = 4 << 20  # that are staged at a time
+WRITTEN_MAX: Final = 64 << 20  # of a piece, when what stands for many bytes is written out
+LOOK_SECONDS: Final = 0.01  # between looks whether another process has attached its part
+SCHEMA, DICTIONARY, RECORDS = 1, 2, 3  # kinds of messages
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+class Message(NamedTuple):
+    """One message of an Arrow stream, whole."""
+
+    kind: int
+    data: bytes
+
+
+class Messages:
+    """Cuts a stream of bytes into the messages of an Arrow stream."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most  # bytes of one message
+        self._data = bytearray()
+        self.ended = False
+
+    def feed(self, piece: bytes) -> list[Message]:
+        """What is whole by now."""
+        self._data += piece
+        found = []
+        while not self.ended:
+            message = self._next()
+            if message is None:
+                break
+            found.append(message)
+        if self.ended and self._data:
+            raise _wrong("there is something behind its end")
+        return found
+
+    def _next(self) -> Message | None:
+        data = self._data
+        if len(data) < 8:
+            return None
+        mark, size = struct.unpack_from("<Ii", data)
+        if mark != 0xFFFFFFFF:
+            raise _wrong("a message does not begin as one")
+        if size == 0:
+            del data[:8]
+            self.ended = True
+            return None
+        if size < 0 or size > self._most:
+            raise _wrong(f"a message whose head has {size} bytes")
+        if len(data) < 8 + size:
+            return None
+        kind, body = _head(bytes(data[8 : 8 + size]))
+        whole = 8 + size + body
+        if whole > self._most:
+            raise Fault(
+                "payload_too_large", f"a record batch of {whole} bytes; send them in batches of at "
+                f"most {self._most} bytes each",
+            )  # fmt: skip
+        if len(data) < whole:
+            return None
+        message = Message(kind, bytes(data[:whole]))
+        del data[:whole]
+        return message
+
+
+def _head(head: bytes) -> tuple[int, int]:
+    """The kind of a message and the length of its body, from its Flatbuffers table."""
+    try:
+        (root,) = struct.unpack_from("<I", head)
+        (back,) = struct.unpack_from("<i", head, root)
+        table = root - back
+        (size,) = struct.unpack_from("<H", head, table)
+        if table < 0 or size < 8:
+            raise _wrong("a message without a kind")
+        fields = [*struct.unpack_from(f"<{(size - 4) // 2}H", head, table + 4), 0, 0, 0, 0]
+        kind = head[root + fields[1]] if fields[1] else 0
+        if (
+            kind in (DICTIONARY, RECORDS)
+            and fields[2]
+            and _is_squeezed(head, root + fields[2], kind)
+        ):
+            raise Fault("unsupported_media_type", "send Arrow as it is, not compressed")
+        (body,) = struct.unpack_from("<q", head, root + fields[3]) if fields[3] else (0,)
+    except (struct.error, IndexError):
+        raise _wrong("a message whose head cannot be read") from None
+    if kind not in (SCHEMA, DICTIONARY, RECORDS) or body < 0:
+        raise _wrong("a message of another kind")
+    return kind, body
+
+
+def _is_squeezed(head: bytes, place: int, kind: int) -> bool:
+    """Whether the buffers of a message are compressed: its table says how, in its fourth field."""
+    at = place + struct.unpack_from("<I", head, place)[0]
+    if kind == DICTIONARY:  # a record batch lies within, in the second field
+        within = _field(head, at, 1)
+        if not within:
+            return False
+        at += within
+        at += struct.unpack_from("<I", head, at)[0]
+    return bool(_field(head, at, 3))
+
+
+def _field(head: bytes, at: int, number: int) -> int:
+    """Where a field of a Flatbuffers table lies, from its beginning; 0 if it is not there."""
+    table = at - struct.unpack_from("<i", head, at)[0]
+    if table < 0 or struct.unpack_from("<H", head, table)[0] < 6 + 2 * number:
+        return 0
+    return int(struct.unpack_from("<H", head, table + 4 + 2 * number)[0])
+
+
+def _wrong(what: str) -> Fault:
+    return Fault("invalid_request", f"the body is not an Arrow stream: {what}")
+
+
+# ---- staging ---------------------------------------------------------------------------------
+
+
+async def stage(call: Call) -> Reply:
+    """Write records beside the log; the tickets make them a part of it later."""
+    topic, shard = call.params["topic"], call.query.shard
+    began = call.app.clock.monotonic()
+    async with call.app.with_topic(topic):
+        staged: Stage = await call.app.run(lambda store: store.stage(topic, shard))
+    rows = 0
+    try:
+        async for piece in _pieces(call):
+            rows += await call.app.run(lambda _, piece=piece: _append(staged, piece))  # type: ignore[misc]
+        tickets = await call.app.run(lambda _: staged.finish())
+    except BaseException:
+        await call.app.run(lambda _: staged.discard())
+        raise
+    call.times["stage"] = (call.app.clock.monotonic() - began) * 1e3
+    return Reply(
+        await call.app.run(
+            lambda store: wire.Staged(
+                topic, rows, [_ticket_out(store, topic, each) for each in tickets]
+            )
+        ),
+        201,
+    )
+
+
+async def _pieces(call: Call) -> AsyncIterator[bytes]:
+    """Arrow streams of a few megabytes, each of them whole, that are together what comes in."""
+    limit = call.app.settings.body_bytes
+    messages = Messages(limit)
+    before: list[bytes] = []  # the schema and the dictionaries, which all that follows needs
+    batch: list[bytes] = []
+    async for data in call.pieces():
+        for message in messages.feed(data):
+            if (message.kind == SCHEMA) != (not before):
+                raise _wrong("a stream begins with its schema, and has one")
+            if message.kind == RECORDS:
+                batch.append(message.data)
+                if sum(map(len, batch)) >= PIECE_BYTES:
+                    yield b"".join([*before, *batch, _END])
+                    batch = []
+                continue
+            if batch:  # a dictionary may replace one that came before
+                yield b"".join([*before, *batch, _END])
+                batch = []
+            before.append(message.data)
+            if sum(map(len, before)) > limit:
+                raise Fault("payload_too_large", f"dictionaries of more than {limit} bytes")
+    if not before or messages._data:
+        raise _wrong("it ends too early")
+    if batch:
+        yield b"".join([*before, *batch, _END])
+
+
+def _append(staged: Stage, piece: bytes) -> int:
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(piece)) as reader:
+            table = reader.read_all()
+            table.validate(full=True)
+        size = sum(_written_out(chunk) for column in table.columns for chunk in column.chunks)
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise _wrong(str(problem)) from None
+    if size > WRITTEN_MAX:
+        raise Fault(
+            "payload_too_large", f"{size} bytes of a record batch when written out; at most "
+            f"{WRITTEN_MAX}: send smaller ones",
+        )  # fmt: skip
+    return staged.append_arrow(table)
+
+
+def _written_out(array: Any) -> int:
+    """How large an array is without its shortcuts: a few bytes can stand for very many."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        words = array.dictionary
+        if not _is_text(words.type):
+            raise _wrong(f"a column of {kind}")
+        return pc.sum(pc.binary_length(words).take(array.indices)).as_py() or 0
+    if _is_text(kind) or pa.types.is_primitive(kind) or kind == HEADER_TYPE:
+        return int(array.nbytes)
+    raise _wrong(f"a column of {kind}")
+
+
+def _is_text(kind: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+    )  # fmt: skip
+
+
+def _ticket_out(store: Store, topic: str, ticket: Ticket) -> wire.Ticket:
+    return wire.Ticket(
+        topic=topic, shard=ticket.shard, rows=ticket.rows, bytes=ticket.size,
+        seal=sealed_ticket(store, ticket),
+    )  # fmt: skip
+
+
+def _tickets(store: Store, given: list[wire.Ticket]) -> list[Ticket]:
+    """What clients give back, as it was; a ticket that says another topic is no ticket."""
+    found = []
+    for each in given:
+        ticket = opened_ticket(store, each.seal)
+        entry = store._catalog.by_id(ticket.topic)
+        if entry is not None and entry.name != each.topic:
+            raise Fault("invalid_option", f"the ticket is not one of topic {each.topic!r}")
+        if entry is None and store._lookup(each.topic) is not None:
+            raise Fault("invalid_option", f"the ticket is of an earlier topic {each.topic!r}")
+        found.append(ticket)
+    return found
+
+
+# ---- attaching -------------------------------------------------------------------------------
+
+
+async def attach(call: Call) -> Reply:
+    """Make staged segments a part of the log: all of them, durably, and once."""
+    body: wire.Attach = call.body
+
+    def commit(store: Store) -> bool:
+        return store.attach(body.writer, body.sequence, _tickets(store, body.tickets), timeout=0)
+
+    def check(store: Store) -> int | None:
+        _check_writer(call, store, body.writer)
+        if not body.tickets and not call.principal.everywhere:
+            raise Fault("invalid_option", "a batch without tickets is for keys without prefixes")
+        return store.attached(body.writer)
+
+    began = call.app.clock.monotonic()
+    before = await call.app.run(check)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + body.timeout
+    while True:
+        try:
+            await call.app.run(commit)
+            break
+        except AttachPending:  # another process writes the shard: nobody's thread waits for it
+            if loop.time() >= deadline or call.app.stopping.is_set():
+                raise
+        await asyncio.sleep(LOOK_SECONDS)
+    committed = before is None or before < body.sequence
+    call.times["attach"] = (call.app.clock.monotonic() - began) * 1e3
+    for name in {each.topic for each in body.tickets}:
+        call.app.rooms.desks.ring(name)
+    return Reply(wire.Attached(body.writer, body.sequence, committed))
+
+
+async def attached(call: Call) -> Reply:
+    """The number of the last batch that a writer committed."""
+    writer = call.params["writer"]
+
+    def last(store: Store) -> int | None:
+        _check_writer(call, store, writer)
+        return store.attached(writer)
+
+    return Reply(wire.LastAttached(writer, await call.app.run(last)))
+
+
+async def discard(call: Call) -> Reply:
+    """Throw away what was staged and will not be attached; what is committed stays."""
+
+    def remove(store: Store) -> int:
+        tickets = _tickets(store, call.body.tickets)
+        attaching.abandon(store._context, tickets)
+        return len(tickets)
+
+    return Reply(wire.Discarded(await call.app.run(remove)))
+
+
+def _check_writer(call: Call, store: Store, writer: str) -> None:
+    """A writer is for those who may write what it wrote last."""
+    attaching.check(writer, 0, ())
+    known: Any = attaching.committed_before(store._context, writer)
+    for topic in {ticket.topic for batch in known for ticket in batch.tickets}:
+        entry = store._catalog.by_id(topic)
+        if entry is not None and not call.principal.may("write", entry.name):
+            raise Fault("forbidden", "the key is not for this writer")

@@ -1,0 +1,264 @@
+"""One client of a stream: what it is sent, and how much of it may wait.
+
+Most clients keep up. Then a frame is written to the connection the moment it is made, and nothing
+waits anywhere. When the connection does not take more, frames are queued, up to a bound; what is
+beyond it is not kept for the client. It is *lagging*: its queue is dropped, it is told so by an
+event when it reads again, and goes on from its cursor by reading the log, as somebody who has just
+come. It misses nothing, and costs the others nothing but the bound.
+
+A `Stream` knows one connection, an `Interest` one shard that it wants. Both are small: there may be
+ten thousand of them, most of them idle, so an idle one has neither task nor queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from esker.server import frames
+from esker.server.call import Send
+from esker.server.frames import Binary, Form, Frame, Lens
+from esker.server.protocol import Exchange
+
+if TYPE_CHECKING:
+    from esker.server.feed import Feed
+
+SSE_FRAMES: Final = 1_024
+SOCKET_MESSAGES: Final = 4
+QUEUE_BYTES: Final = 1 << 20
+FAREWELL_SECONDS: Final = 0.5
+
+
+class Interest:
+    """A shard of a topic that a stream wants."""
+
+    __slots__ = ("at", "caught", "feed", "gap", "lens", "live", "name", "piece", "shard", "stream")
+
+    def __init__(
+        self, stream: Stream, name: str, shard: int, at: int, lens: Lens, gap: Any = None
+    ) -> None:
+        self.stream = stream
+        self.name = name
+        self.shard = shard
+        self.at = at  # what is before it was sent, or is queued
+        self.lens = lens
+        self.gap = gap  # to be told first
+        self.feed: Feed | None = None  # None: the topic is not there
+        self.live = False  # gets what is drained
+        self.caught = False  # was told that it is at the end
+        self.piece = ""  # of the cursor, as of what was sent; in a stream that has several
+
+
+class Stream:
+    """A client."""
+
+    __slots__ = (
+        "closed", "dropped", "interests", "principal", "queue", "queued", "room", "seen", "sent",
+        "since", "task", "waits",
+    )  # fmt: skip
+    form: Form = "sse"
+
+    def __init__(self, principal: Any, room: int) -> None:
+        self.principal = principal
+        self.room = room  # frames that may wait
+        self.interests: list[Interest] = []
+        self.queue: deque[tuple[Interest, Frame]] | None = None
+        self.queued = 0  # bytes in it
+        self.task: asyncio.Task[None] | None = None  # writes what waits, reads what was missed
+        self.dropped = 0  # frames, of which it is yet to be told
+        self.closed = False
+        self.waits = False  # for the client to take more
+        self.sent = self.seen = 0  # how often something was put, now and when it was last looked at
+        self.since = 0.0  # when that was
+
+    # ---- what each kind does in its own way ---------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """Whether something can be written at once."""
+        return False
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has gone away."""
+        return self.closed
+
+    def write(self, data: bytes) -> None:
+        """Write now. Only if it is `open`."""
+        raise NotImplementedError
+
+    async def put(self, data: bytes) -> None:
+        """Write as soon as there is room for it."""
+        raise NotImplementedError
+
+    async def finish(self, last: bytes) -> None:
+        """Say this, and end."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """End without saying anything."""
+        raise NotImplementedError
+
+    # ---- the queue -----------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether no more may wait."""
+        return self.queue is not None and (
+            len(self.queue) >= self.room or self.queued >= QUEUE_BYTES
+        )
+
+    def offer(self, interest: Interest, given: Iterable[Frame]) -> bool:
+        """Send frames, or queue them. False: there is no room; `interest.at` is how far it came."""
+        for frame in given:
+            if self.full:
+                return False
+            if self.task is None and self.open:
+                self.write(self.composed(interest, frame))
+            else:
+                self.enqueue(interest, frame)
+            interest.at = frame.next
+        return True
+
+    async def put_frame(self, interest: Interest, frame: Frame) -> None:
+        """Send a frame as soon as there is room for it."""
+        self.waits = True
+        try:
+            await self.put(self.composed(interest, frame))
+        finally:
+            self.waits = False
+        self.sent += 1
+
+    def composed(self, interest: Interest, frame: Frame) -> bytes:
+        """A frame with the cursor of this stream, as of when it is written."""
+        return frame.whole
+
+    def enqueue(self, interest: Interest, frame: Frame) -> None:
+        """Have it sent when what is before it has been."""
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.append((interest, frame))
+        self.queued += len(frame.body)
+
+    def drop(self) -> int:
+        """Forget the records that wait; every interest is where it was before. How many frames."""
+        if self.queue is None:
+            return 0
+        kept: deque[tuple[Interest, Frame]] = deque()
+        dropped = 0
+        for interest, frame in reversed(self.queue):
+            if frame.begin == frame.next:  # it moves nothing: said once, or never
+                kept.appendleft((interest, frame))
+                continue
+            interest.at = frame.begin
+            dropped += 1
+        self.queue = kept or None
+        self.queued = sum(len(frame.body) for _, frame in kept)
+        return dropped
+
+
+class EventStream(Stream):
+    """Server-sent events, written straight to the connection.
+
+    `send` writes to the connection after a few checks, and is a coroutine. For a frame that goes to
+    a thousand clients that is a thousand coroutines; here it is a thousand writes. The connection
+    says when it has enough (`flow.write_paused`). To HTTP/1.0, which has no chunks, it is `send`.
+    """
+
+    __slots__ = ("_exchange", "_send", "_wire")
+
+    def __init__(self, principal: Any, send: Send, room: int = SSE_FRAMES) -> None:
+        super().__init__(principal, room)
+        self._send = send
+        exchange: Any = getattr(send, "__self__", None)
+        known = isinstance(exchange, Exchange) and exchange.chunked
+        self._exchange: Any = exchange
+        self._wire: Any = exchange.wire if known else None  # None: by the front door
+
+    @property
+    def open(self) -> bool:
+        return (
+            self._wire is not None
+            and not self._wire.flow.write_paused
+            and not self.closed
+            and not self._wire.transport.is_closing()
+        )
+
+    @property
+    def gone(self) -> bool:
+        if self._wire is None:
+            return self.closed
+        return self.closed or self._exchange.disconnected or self._wire.transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        self._wire.write(frames.chunked(data))
+
+    def write_chunk(self, chunk: bytes) -> None:
+        """As `write`, of something that is a chunk already."""
+        self._wire.write(chunk)
+
+    async def put(self, data: bytes) -> None:
+        if self._wire is None:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            return
+        if self._wire.flow.write_paused:
+            await self._wire.flow.drain()
+        if not self.gone:
+            self._wire.write(frames.chunked(data))
+
+    async def finish(self, last: bytes) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._wire is not None and self._wire.flow.write_paused:
+            self.abort()  # it takes nothing, not even that it is over
+            return
+        await self._send({"type": "http.response.body", "body": last})
+
+    def abort(self) -> None:
+        self.closed = True
+        if self._wire is not None:
+            self._wire.transport.abort()
+            self._exchange.lost()
+
+    def composed(self, interest: Interest, frame: Frame) -> bytes:
+        if len(self.interests) == 1:
+            return frame.whole
+        interest.piece = frame.piece
+        return frames.with_cursor(frame.body, (each.piece for each in self.interests))
+
+
+class SocketStream(Stream):
+    """Messages of a WebSocket. Every interest has a lens of its own."""
+
+    __slots__ = ("_abort", "_send")
+    form: Form = "json"
+
+    def __init__(
+        self, principal: Any, send: Send, abort: Callable[[], None], room: int = SOCKET_MESSAGES
+    ) -> None:
+        super().__init__(principal, room)
+        self._send = send
+        self._abort = abort
+
+    async def put(self, data: bytes) -> None:
+        if self.closed:
+            return
+        if isinstance(data, Binary):
+            await self._send({"type": "websocket.send", "bytes": data})
+        else:
+            await self._send({"type": "websocket.send", "text": data.decode()})
+
+    async def finish(self, last: bytes) -> None:
+        if self.closed:
+            return
+        with contextlib.suppress(TimeoutError):  # it takes nothing, not even that it is over
+            await asyncio.wait_for(self.put(last), FAREWELL_SECONDS)
+        self.abort()
+
+    def abort(self) -> None:
+        self.closed = True
+        self._abort()

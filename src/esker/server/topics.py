@@ -1,0 +1,74 @@
+"""Topics: create, alter, look at, list, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from esker.engine.store import Store
+from esker.engine.topic import Topic
+from esker.server import wire
+from esker.server.call import Call, Reply
+from esker.server.records import known
+
+
+def _options(topic: Topic) -> dict[str, Any]:
+    return msgspec.structs.asdict(topic.options)
+
+
+def _state(topic: Topic) -> wire.TopicState:
+    shards = [
+        wire.ShardState(number, topic.earliest(number), topic.end(number), topic.durable(number))
+        for number in range(topic.shards)
+    ]
+    return wire.TopicState(topic.name, topic.epoch, len(topic), shards, _options(topic))
+
+
+async def create(call: Call) -> Reply:
+    """Create a topic; 200 if it is there already, with the same options."""
+    name, options = call.params["topic"], call.body.given()
+    async with call.app.room(name) as known:
+        topic = await call.app.run(lambda store: store.create(name, exist_ok=True, **options))
+    made = not known
+    told = wire.Created(name, made, topic.epoch, _options(topic))
+    return Reply(told, 201 if made else 200)
+
+
+async def alter(call: Call) -> Reply:
+    """Change options of a topic."""
+    name, options = call.params["topic"], call.body.given()
+    return Reply(await call.app.run(lambda store: _state(store.alter(name, **options))))
+
+
+async def state(call: Call) -> Reply:
+    """How a topic is now. Never creates it."""
+    name = call.params["topic"]
+    return Reply(await call.app.run(lambda store: _state(known(store, name))))
+
+
+async def list_topics(call: Call) -> Reply:
+    """The topics that the key may read, by name, from the cursor on."""
+    query: wire.ListQuery = call.query
+    found = [
+        name
+        for name in await call.app.store.topics()
+        if name.startswith(query.prefix)
+        and name > query.cursor
+        and call.principal.may("read", name)
+    ]
+    page = found[: query.limit]
+    return Reply(wire.Topics(page, page[-1] if len(found) > len(page) else None))
+
+
+async def delete(call: Call) -> Reply:
+    """Delete a topic for good."""
+    name = call.params["topic"]
+
+    def remove(store: Store) -> bool:
+        with store._lock:
+            known = name in store
+            store.delete(name, missing_ok=call.query.missing_ok)
+            return known
+
+    return Reply(wire.TopicDeleted(name, await call.app.run(remove)))

@@ -1,0 +1,174 @@
+"""A stream of work: jobs as they come, so many in hand at most, given back when the worker goes.
+
+    GET /v1/queues/emails/work?max=4&lease=30s        Accept: text/event-stream
+
+    event: job          a job, as a claim gives it; settle it with its token by another call
+    event: lost         its lease ran out before it was settled; it is not this worker's any more
+    event: error        something that the queue told: a gap, a failure; then the stream ends
+    : heartbeat         now and then, so that a connection that is dead is found out
+
+A job counts as in hand until it is acked, nacked or released, or its lease is lost. The stream does
+not renew leases: a worker that needs longer extends them. When the connection ends, for whatever
+reason, what is in hand is released at once: it is ready again, and its delivery does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from esker.errors import EskerError
+from esker.queues.job import Job
+from esker.server import wire_rooms as wire
+from esker.server.call import Call, Reply
+from esker.server.codec import EVENTS
+from esker.server.faults import Fault, fault_of
+from esker.server.queues import job_out, opened
+
+if TYPE_CHECKING:
+    from esker.queues.queue import Queue
+    from esker.server.desk import Place
+
+HEARTBEAT_SECONDS: Final = 15.0
+PATIENCE_SECONDS: Final = 5.0  # at a stretch, at the desk
+
+
+async def work(call: Call) -> Reply:
+    """A stream of jobs."""
+    call.accepts(EVENTS)
+    query: wire.WorkQuery = call.query
+    queue = await opened(call)
+    lease = _lease(query.lease)
+    if lease is not None:
+        queue._lease(lease)
+    return Reply(media=EVENTS, stream=Stream(call, queue, lease).run())
+
+
+def _lease(text: str | None) -> float | str | None:
+    """A number is seconds, as everywhere."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def event(kind: str, data: Any) -> bytes:
+    """One event of a stream."""
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
+
+
+class Stream:
+    """One worker at the other end of a connection."""
+
+    def __init__(self, call: Call, queue: Queue, lease: float | str | None) -> None:
+        self._call = call
+        self._queue = queue
+        self._lease = lease
+        self._clock = queue._context.clock
+        self._desk = call.app.rooms.desks.of(call.app, queue)
+        self._held: dict[Place, Job] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self) -> AsyncIterator[bytes]:
+        """Its bytes, until the client goes or the server stops."""
+        call = self._call
+        gone = asyncio.ensure_future(call.gone())
+        stopping = asyncio.ensure_future(call.app.stopping.wait())
+        claiming: asyncio.Future[list[Job]] | None = None
+        try:
+            yield b": esker work\n\n"
+            while not gone.done() and not stopping.done():
+                for lost in self._late():
+                    yield event("lost", lost)
+                room = call.query.max - len(self._held)
+                if claiming is None and room > 0:
+                    claiming = asyncio.ensure_future(
+                        self._desk.claim(room, self._lease, PATIENCE_SECONDS, "raise")
+                    )
+                changed = asyncio.ensure_future(self._changed.wait())
+                waiting: list[asyncio.Future[Any]] = [gone, stopping, changed]
+                if claiming is not None:
+                    waiting.append(claiming)
+                try:
+                    done, _ = await asyncio.wait(
+                        waiting, timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED
+                    )
+                finally:
+                    changed.cancel()
+                self._changed.clear()
+                if claiming is not None and claiming.done():
+                    try:
+                        jobs = claiming.result()
+                    except EskerError as problem:
+                        yield _error(problem)
+                        return
+                    finally:
+                        claiming = None
+                    self._take(jobs)
+                    for job in jobs:
+                        yield event("job", self._told(job))
+                if not done:
+                    yield b": heartbeat\n\n"
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._end(gone, stopping, claiming)))
+
+    async def _end(self, gone: Any, stopping: Any, claiming: Any) -> None:
+        """Give everything back."""
+        for each in (gone, stopping):
+            each.cancel()
+        if claiming is not None:
+            claiming.cancel()
+            with suppress(asyncio.CancelledError, EskerError, Fault):
+                self._take(await claiming)
+        jobs = list(self._held.values())
+        for place in list(self._held):
+            self._drop(place)
+        if jobs:
+            with suppress(EskerError, Fault):  # those that were lost are not ours to give
+                await self._call.app.run(lambda _: self._queue.release(jobs))
+            self._desk.ring()
+
+    def _take(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            place = (job.shard, job.offset, job.token)
+            self._held[place] = job
+            self._desk.watch(place, self._settled)
+
+    def _told(self, job: Job) -> wire.JobOut:
+        query: wire.WorkQuery = self._call.query
+        return job_out(self._call, self._queue, job, query.values, query.headers)
+
+    def _settled(self, place: Place, until: float | None) -> None:
+        """Another call has settled or extended a job that is in hand here."""
+        if until is not None:
+            self._held[place].extended = until
+        else:
+            self._drop(place)
+        self._changed.set()
+
+    def _drop(self, place: Place) -> None:
+        self._held.pop(place, None)
+        self._desk.forget(place)
+
+    def _late(self) -> list[dict[str, int]]:
+        """Those whose lease has run out: they are not in hand any more."""
+        now = self._clock.monotonic()
+        late = [place for place, job in self._held.items() if job.deadline <= now]
+        for place in late:
+            self._drop(place)
+        return [{"shard": shard, "offset": offset} for shard, offset, _ in late]
+
+    def _patience(self) -> float:
+        now = self._clock.monotonic()
+        first = min((job.deadline for job in self._held.values()), default=now + HEARTBEAT_SECONDS)
+        return max(0.001, min(HEARTBEAT_SECONDS, first - now + 0.001))
+
+
+def _error(problem: EskerError) -> bytes:
+    fault = fault_of(problem)
+    told = {"code": fault.code, "message": fault.message}
+    return event("error", told | ({"detail": fault.detail} if fault.detail else {}))

@@ -1,0 +1,470 @@
+"""Every limit of the server, on both sides of its edge, and what is meant to get past them.
+
+At the limit a request is taken, one more and it is refused, with the status that says so. Slow
+clients are let go when their time is up, and cost nobody else anything. Bombs cost neither memory
+nor time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from esker.server import protocol
+from esker.server.run import Server, serving
+from esker.server.settings import Settings
+from tests.server.conftest import Client
+from tests.server.raw import HOST, Heard, alive, answers, connected, listen, told
+
+NDJSON = {"Content-Type": "application/x-ndjson"}
+BYTES = {"Content-Type": "application/octet-stream"}
+POST = b"POST /v1/topics/t/records HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
+
+
+def once(server: Server, data: bytes) -> Heard:
+    (answer,) = told(server, data, wait=0.2)
+    return answer
+
+
+def test_the_request_line(client: Client) -> None:
+    most = client.server.settings.line_bytes
+    for over in (0, 1):
+        query = b"?prefix=" + b"a" * 1_000 + b"&cursor=" + b"%61" * 341
+        fill = most + over - len(b"GET /v1/topics" + query + b" HTTP/1.1")
+        path = b"/v1/topics" + query + b"#" + b"f" * (fill - 1)
+        line = b"GET " + path + b" HTTP/1.1"
+        assert len(line) == most + over
+        answer = once(client.server, line + b"\r\n" + HOST + b"\r\n")
+        assert answer.status == (431 if over else 200), answer.body
+    assert answer.code == "headers_too_large"
+
+
+def test_the_bytes_of_the_headers(client: Client) -> None:
+    most = client.server.settings.header_bytes
+    for over in (0, 1):
+        fill = b"A: " + b"x" * (most + over - len(HOST) - len(b"A: \r\n")) + b"\r\n"
+        assert len(HOST + fill) == most + over
+        answer = once(client.server, b"GET /healthz HTTP/1.1\r\n" + HOST + fill + b"\r\n")
+        assert answer.status == (431 if over else 200), answer.body
+    assert answer.code == "headers_too_large"
+
+
+def test_the_number_of_headers(client: Client) -> None:
+    most = client.server.settings.header_count
+    for over in (0, 1):
+        many = b"A: b\r\n" * (most + over - 1)
+        answer = once(client.server, b"GET /healthz HTTP/1.1\r\n" + HOST + many + b"\r\n")
+        assert answer.status == (431 if over else 200), answer.body
+    assert answer.code == "headers_too_large"
+
+
+def test_the_head_as_a_whole_is_bounded_while_it_comes_in(client: Client) -> None:
+    """Blanks and empty lines are in no header, and count all the same."""
+    for endless in (b"GET /" + b"a" * (1 << 20), b"\r\n" * (1 << 19), b"GET / HTTP/1.1\r\nA:"
+                    + b" " * (1 << 20), b"GET / HTTP/1.1\r\n" + b"B" * (1 << 20)):  # fmt: skip
+        answer = once(client.server, endless)
+        assert (answer.status, answer.code) == (431, "headers_too_large")
+
+
+def test_the_bytes_of_a_body(tmp_path: Path) -> None:
+    most = 100_000
+    with serving(tmp_path / "data", Settings(port=0, body_bytes=most)) as server:
+        client = Client(server)
+        for over in (0, 1):
+            body = b"x" * (most + over)
+            answer = client.call("POST", "/v1/topics/t/records", body, BYTES)
+            assert answer.status == (413 if over else 200), answer.body
+            assert not over or answer.code == "payload_too_large"
+            client.close()
+            head = POST.replace(b"application/json", b"application/octet-stream")
+            chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+            for at in range(0, len(body), 9_999):
+                piece = body[at : at + 9_999]
+                chunked += b"%x\r\n" % len(piece) + piece + b"\r\n"
+            heard = once(server, chunked + b"0\r\n\r\n")
+            assert heard.status == (413 if over else 200), heard.body
+        # A length that lies: more is not read as this body, and less never becomes a record.
+        assert once(server, head + b"Content-Length: 2\r\n\r\nabcdef").status == 200
+        assert told(server, head + b"Content-Length: 20\r\n\r\nabc") == []
+        # And it is said before anything of it is sent, if the client asks first.
+        for length in (b"99999999", b"100001"):
+            ask = head + b"Expect: 100-continue\r\nContent-Length: " + length + b"\r\n\r\n"
+            assert once(server, ask).status == 413
+        values = client.get("/v1/topics/t/records?max_bytes=8000000").json()["records"]
+        assert [len(record["value"]) for record in values] == [most, most, 2]
+        client.close()
+
+
+def test_the_records_of_a_batch(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, batch_records=10)) as server:
+        client = Client(server)
+        for over in (0, 1):
+            records = [{"value": str(n)} for n in range(10 + over)]
+            lines = b"\n".join(map(msgspec.json.encode, records))
+            path = "/v1/topics/t/records"
+            for answer in (
+                client.call("POST", path, {"records": records}),
+                client.call("POST", path, lines, NDJSON),
+            ):
+                assert answer.status == (400 if over else 200), answer.body
+                assert not over or answer.code == "batch_too_large"
+        client.close()
+
+
+def test_the_number_of_topics(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, topics=3)) as server:
+        client = Client(server)
+        for n in range(3):
+            assert client.call("PUT", f"/v1/topics/t{n}", {}).status == 201
+        answer = client.call("PUT", "/v1/topics/t3", {})
+        assert (answer.status, answer.code) == (429, "throttled")
+        assert client.call("PUT", "/v1/topics/t2", {}).status == 200
+        client.close()
+
+
+def test_the_wait_of_a_long_poll(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, wait_seconds=0.2)) as server:
+        client = Client(server)
+        client.append("t", "x")
+        assert client.get("/v1/topics/t/records?start=1&wait=0.2").status == 200
+        answer = client.get("/v1/topics/t/records?start=1&wait=0.21")
+        assert (answer.status, answer.code) == (400, "invalid_request")
+        client.close()
+
+
+def test_the_number_of_connections(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, connections=5)) as server:
+        held = [connected(server) for _ in range(5)]
+        for sock in held:
+            sock.sendall(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+            assert answers(sock.recv(1 << 16))[0].status == 200
+        for ask in (b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", b""):
+            (answer,) = told(server, ask)
+            assert (answer.status, answer.code) == (503, "too_many_connections")
+            assert answer.headers["retry-after"] == "1"
+        crowd = [connected(server) for _ in range(100)]  # those far above it are just closed
+        time.sleep(0.1)
+        heard = [listen(sock) for sock in crowd]
+        assert {answers(each)[0].status for each in heard if each} == {503}
+        assert b"" in heard
+        for sock in [*held, *crowd]:
+            sock.close()
+        client = Client(server)
+        for _ in range(100):  # their places are free again
+            if client.get("/healthz").status == 200:
+                break
+            client.close()
+            time.sleep(0.02)
+        alive(client)
+        client.close()
+
+
+def slow(server: Server, data: bytes, pace: float = 0.03) -> tuple[bytes, float]:
+    """Send a byte at a time for ever, and say what came back and when it was over."""
+    with connected(server) as sock:
+        began = time.monotonic()
+        try:
+            for byte in data:
+                sock.sendall(bytes([byte]))
+                sock.settimeout(pace)
+                try:
+                    found = sock.recv(1 << 16)
+                except TimeoutError:
+                    continue
+                return found, time.monotonic() - began
+        except OSError:
+            return b"", time.monotonic() - began
+        return listen(sock), time.monotonic() - began
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Any:
+    given = Settings(port=0, header_seconds=0.4, body_seconds=0.8, idle_seconds=0.6)
+    with serving(tmp_path / "data", given) as server:
+        yield server
+
+
+def test_headers_that_trickle_are_cut_off_in_time(impatient: Server) -> None:
+    heard, took = slow(impatient, b"GET /healthz HTTP/1.1\r\n" + HOST + b"A: b\r\n" * 60)
+    (answer,) = answers(heard)
+    assert (answer.status, answer.code) == (408, "request_timeout")
+    assert 0.3 < took < 2
+    with connected(impatient) as sock:  # silence from the beginning
+        began = time.monotonic()
+        assert listen(sock) == b""
+        assert 0.3 < time.monotonic() - began < 2
+    heard, took = slow(impatient, b"\r\n" * 500)  # which is nothing yet, in many pieces
+    assert took < 2
+
+
+def test_a_body_that_trickles_is_cut_off_in_time(impatient: Server) -> None:
+    head = POST + b"Content-Length: 1000\r\n\r\n"
+    for body in (
+        head + b"x" * 1_000,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 99,
+    ):
+        with connected(impatient) as sock:
+            sock.sendall(body[: len(head) - 10])
+            began = time.monotonic()
+            for byte in body[len(head) - 10 :]:
+                try:
+                    sock.sendall(bytes([byte]))
+                except OSError:
+                    break
+                time.sleep(0.02)
+                if time.monotonic() - began > 1.2:
+                    break
+            (answer,) = answers(listen(sock))
+            assert (answer.status, answer.code) == (408, "request_timeout")
+            assert time.monotonic() - began < 3
+    client = Client(impatient)
+    assert client.get("/v1/topics/t").status == 404
+    client.close()
+
+
+def test_a_body_must_come_at_the_least_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "RATE_AFTER", 0.3)
+    given = Settings(port=0, body_seconds=20, body_rate=10_000, header_seconds=0.5)
+
+    def send(server: Server, pieces: int, size: int) -> tuple[Heard, float]:
+        head = POST.replace(b"application/json", b"application/octet-stream")
+        with connected(server) as sock:
+            sock.sendall(head + b"Content-Length: %d\r\n\r\n" % (pieces * size))
+            began = time.monotonic()
+            for _ in range(pieces):
+                time.sleep(0.05)
+                try:
+                    sock.sendall(b"x" * size)
+                except OSError:
+                    break
+            (answer,) = answers(listen(sock, quiet=1.0))
+            return answer, time.monotonic() - began
+
+    with serving(tmp_path / "data", given) as server:
+        answer, took = send(server, 40, 50)  # 1,000 bytes a second
+        assert (answer.status, answer.code) == (408, "request_timeout")
+        assert took < 5
+        answer, _ = send(server, 20, 2_000)  # 40,000 bytes a second, for longer than the wait
+        assert answer.status == 200, answer.body
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(impatient: Server) -> None:
+    ask = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
+    with connected(impatient) as sock:
+        for _ in range(4):
+            sock.sendall(ask)
+            assert answers(sock.recv(1 << 16))[0].status == 200
+            time.sleep(0.3)
+        began = time.monotonic()
+        assert listen(sock) == b""
+        assert time.monotonic() - began < 2
+    client = Client(impatient)
+    client.append("t", "x")
+    began = time.monotonic()
+    page = client.get("/v1/topics/t/records?start=1&wait=1.5").json()  # no deadline is for this
+    assert page["records"] == []
+    assert time.monotonic() - began > 1.4
+    client.close()
+
+
+def test_slow_clients_cost_others_nothing(tmp_path: Path) -> None:
+    """Slowloris: three hundred connections that trickle, and one that works."""
+    given = Settings(port=0, header_seconds=1.5, body_seconds=1.5)
+    with serving(tmp_path / "data", given) as server:
+        client = Client(server)
+        client.append("t", "x")
+        heads = [b"GET /healthz HTTP/1.1\r\n", POST + b"Content-Length: 1000\r\n\r\nx", b""]
+        crowd = []
+        for n in range(300):
+            sock = connected(server)
+            sock.sendall(heads[n % 3])
+            crowd.append(sock)
+        took = []
+        began = time.monotonic()
+        while time.monotonic() - began < 1.0:
+            for sock in crowd[len(took) % 10 :: 10]:
+                sock.sendall(b"x")
+            before = time.monotonic()
+            alive(client)
+            took.append(time.monotonic() - before)
+        assert sorted(took)[int(len(took) * 0.99)] < 0.25, "an answer waited for the slow ones"
+        state = server._uvicorn.server_state
+        deadline = time.monotonic() + 6
+        while len(state.connections) > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(state.connections) == 1, "each is gone when its time is up"
+        assert not state.tasks
+        for sock in crowd:
+            sock.close()
+        client.close()
+
+
+def test_a_client_that_does_not_take_its_answer_is_let_go(tmp_path: Path) -> None:
+    given = Settings(port=0, body_seconds=0.5, header_seconds=0.5, idle_seconds=60)
+    with serving(tmp_path / "data", given) as server:
+        client = Client(server)
+        for _ in range(8):
+            client.call("POST", "/v1/topics/t/records", b"x" * 900_000, BYTES)
+        ask = b"GET /v1/topics/t/records?limit=8&max_bytes=8000000 HTTP/1.1\r\n" + HOST + b"\r\n"
+        with connected(server) as sock:
+            sock.setsockopt(1, 8, 4_096)  # SO_RCVBUF
+            sock.sendall(ask)
+            state = server._uvicorn.server_state
+            deadline = time.monotonic() + 8
+            while time.monotonic() < deadline:
+                time.sleep(0.05)
+                if len(state.connections) == 1:
+                    break
+            assert len(state.connections) == 1, "a reader that does not read holds its answer"
+        answer = client.get("/v1/topics/t/records?limit=8&max_bytes=8000000")
+        assert len(answer.json()["records"]) == 8
+        client.close()
+
+
+# ---- bombs -----------------------------------------------------------------------------------
+
+
+def resident(which: str = "VmRSS") -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition(f"{which}:")[2].split()[0]) << 10
+
+
+def stream(column: Any, compression: str | None = None) -> bytes:
+    """A column of values as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch([column], names=["value"])
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def test_arrow_of_every_plain_kind_is_taken(client: Client) -> None:
+    arrow = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    texts = ["a", "bc", "a" * 40]
+    kinds = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view(),
+             pa.string_view(), pa.dictionary(pa.int8(), pa.string())]  # fmt: skip
+    for kind in kinds:
+        body = stream(pa.array(texts).cast(kind))
+        answer = client.call("POST", "/v1/topics/t/records", body, arrow)
+        assert answer.status == 200, (kind, answer.body)
+    records = client.get("/v1/topics/t/records").json()["records"]
+    assert [record["value"] for record in records] == texts * len(kinds)
+
+
+def bombs() -> dict[str, tuple[dict[str, str], bytes]]:
+    zeros = b'{"records":[{"value":"' + b"0" * (64 << 20) + b'"}]}'
+    deflated = zlib.compress(zeros, 9)
+    json = {"Content-Type": "application/json"}
+    deep = b"[" * 100_000 + b"]" * 100_000
+    arrow = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    once = pa.array([b"0" * 900_000])
+    word = pa.DictionaryArray.from_arrays(pa.array([0] * 500_000, pa.int8()), once)
+    views = pa.Array.from_buffers(
+        pa.binary_view(), 200_000,
+        [None, pa.py_buffer(struct.pack("<i4sii", 900_000, b"0000", 0, 0) * 200_000),
+         pa.py_buffer(b"0" * 900_000)],
+    )  # fmt: skip
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1 << 30], pa.int32()), pa.array([b"x"]))
+    bad = pa.Array.from_buffers(
+        pa.binary(), 2, [None, pa.py_buffer(struct.pack("<iii", 0, 1 << 30, 1)), pa.py_buffer(b"x")]
+    )
+    return {
+        "arrow, one word half a million times": (arrow, stream(word)),
+        "arrow, one value in many views": (arrow, stream(views)),
+        "arrow, one run of a thousand million": (arrow, stream(runs)),
+        "arrow, nothing a thousand million times": (arrow, stream(pa.nulls(1 << 30))),
+        "arrow, offsets that point elsewhere": (arrow, stream(bad)),
+        "arrow, a compressed dictionary": (arrow, stream(word, "lz4")),
+        "gzip": ({**json, "Content-Encoding": "gzip"}, gzip.compress(zeros, 9)),
+        "deflate": ({**json, "Content-Encoding": "deflate"}, deflated),
+        "br": ({**json, "Content-Encoding": "br"}, deflated),
+        "zstd": ({**json, "Content-Encoding": "zstd"}, bytes(pa.compress(zeros, "zstd"))),
+        "arrow, compressed": (arrow, stream(pa.array([b"0" * 1_000_000] * 60), "zstd")),
+        "nested arrays": (json, deep),
+        "nested objects": (json, b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+        "nested records": (json, b'{"records":' + deep + b"}"),
+        "a nested value": (json, b'{"records":[{"value":' + deep + b"}]}"),
+        "nested lines": (NDJSON, b'{"value":' + deep + b"}\n"),
+        "an integer of a million digits": (json, b'{"records":' + b"9" * 1_000_000 + b"}"),
+        "a timestamp of a million digits": (
+            json, b'{"records":[{"value":"x","timestamp":' + b"9" * 1_000_000 + b"}]}",
+        ),
+        "1e400": (json, b'{"records":[{"value":"x","timestamp":1e400}]}'),
+        "a million keys": (
+            json, b'{"records":[{"value":"x","headers":{'
+            + b",".join(b'"%d":"x"' % n for n in range(300_000)) + b"}}]}",
+        ),
+        "keys twice": (json, b"{" + b",".join([b'"records":[]'] * 300_000) + b',"x":1}'),
+        "half a surrogate": (json, b'{"records":[{"value":"\\ud800"}]}'),
+        "half a surrogate as key": (json, b'{"records":[{"value":"x","key":"\\udfff"}]}'),
+        "a million empty records": (json, b'{"records":[' + b"{}," * 1_000_000 + b"{}]}"),
+        "a million lines": (NDJSON, b"{}\n" * 1_000_000),
+        "a million empty lines": (NDJSON, b"\n" * 1_000_000),
+        "arrow of a forged size": (
+            arrow, b"\xff\xff\xff\xff\xff\xff\xff\x7f" + b"\x00" * 1_000,
+        ),
+        "base64 of nothing": (json, b'{"records":[{"base64":"' + b"=" * 1_000_000 + b'"}]}'),
+    }  # fmt: skip
+
+
+def test_bombs_cost_neither_memory_nor_time(client: Client) -> None:
+    """X9: under a second and 64 MiB each; what is refused is told as 4xx."""
+    client.append("t", "x")
+    made = bombs()
+    for name, (headers, body) in made.items():
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = resident()
+        began = time.monotonic()
+        answer = client.call("POST", "/v1/topics/t/records", body, headers)
+        took = time.monotonic() - began
+        grown = resident("VmHWM") - before
+        assert 400 <= answer.status < 500, (name, answer.status, answer.body)
+        assert ("compressed" in name) <= (answer.status == 415), (name, answer.body)
+        assert grown < 64 << 20, f"{name}: {grown >> 20} MiB"
+        assert took < 1, f"{name}: {took:.2f} s"
+        alive(client)
+    assert len(made) >= 20
+
+
+def test_many_at_once_do_not_add_up(tmp_path: Path) -> None:
+    """Bodies that are too long are refused by each connection for itself, before they are kept."""
+    with serving(tmp_path / "data", Settings(port=0, body_bytes=1 << 20)) as server:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = resident()
+
+        def flood() -> None:
+            with connected(server) as sock:
+                head = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+                try:
+                    sock.sendall(head)
+                    for _ in range(400):
+                        sock.sendall(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+                except OSError:
+                    pass
+
+        run(flood, 16)
+        assert resident("VmHWM") - before < 96 << 20
+        client = Client(server)
+        alive(client)
+        client.close()
+
+
+def run(work: Callable[[], None], times: int) -> None:
+    threads = [threading.Thread(target=work) for _ in range(times)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

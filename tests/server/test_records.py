@@ -1,0 +1,214 @@
+"""Records over HTTP: what is appended in one way is read in every other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tests.server.conftest import Client
+
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
+
+
+def read(client: Client, topic: str, query: str = "") -> Any:
+    answer = client.get(f"/v1/topics/{topic}/records{query}")
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
+def test_text_json_and_bytes_come_back_as_they_went(client: Client) -> None:
+    answer = client.call(
+        "POST", "/v1/topics/t/records",
+        {"records": [
+            {"value": "grüße", "key": "k", "tag": "a", "node": "n", "timestamp": 7,
+             "headers": {"h": "x", "b": {"base64": "/wA="}}},
+            {"value": {"b": 1, "a": [1.50]}},
+            {"base64": "/wA=", "key_base64": "/w=="},
+        ]},
+    )  # fmt: skip
+    assert answer.status == 200
+    assert answer.json() == {
+        "topic": "t", "count": 3, "spans": [{"shard": 0, "first": 0, "count": 3}],
+    }  # fmt: skip
+    page = read(client, "t")
+    first, second, third = page["records"]
+    assert first == {
+        "offset": 0, "shard": 0, "timestamp": 7, "value": "grüße", "key": "k", "tag": "a",
+        "node": "n", "headers": {"h": "x", "b": {"base64": "/wA="}},
+    }  # fmt: skip
+    assert second["value"] == '{"b":1,"a":[1.5]}'
+    assert (third["base64"], third["key_base64"]) == ("/wA=", "/w==")
+    assert "value" not in third
+    assert "key" not in third
+    assert (page["next"], page["end"], page["caught_up"]) == (3, 3, True)
+    embedded = read(client, "t", "?values=json")["records"]
+    assert embedded[1]["value"] == {"b": 1, "a": [1.5]}
+    assert embedded[0]["value"] == "grüße"
+    assert embedded[2]["base64"] == "/wA="
+
+
+def test_every_format_goes_in_and_comes_out(client: Client) -> None:
+    lines = b'{"value": "a"}\n{"value": "b", "tag": "x"}\n'
+    post = "/v1/topics/t/records"
+    assert client.call("POST", post, lines, {"Content-Type": NDJSON}).json()["count"] == 2
+    table = pa.table({"value": [b"c", b"d"], "key": [b"k", None]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    body = sink.getvalue().to_pybytes()
+    assert client.call("POST", post, body, {"Content-Type": ARROW}).json()["count"] == 2
+    raw = {"Content-Type": BYTES, "Esker-Key": "k", "Esker-Tag": "t", "Esker-Header-H": "v"}
+    assert client.call("POST", post, b"\xff\x00", raw).json()["count"] == 1
+    records = read(client, "t")["records"]
+    assert [each.get("value") for each in records] == ["a", "b", "c", "d", None]
+    assert records[4]["headers"] == {"h": "v"}
+    answer = client.get(post, Accept=NDJSON)
+    assert [msgspec.json.decode(line) for line in answer.body.splitlines()] == records
+    answer = client.get(post, Accept=ARROW)
+    with pa.ipc.open_stream(answer.body) as reader:
+        assert reader.read_all()["value"].to_pylist() == [b"a", b"b", b"c", b"d", b"\xff\x00"]
+    assert answer.headers["esker-next"] == "5"
+
+
+def test_pages_follow_each_other_without_gap_or_duplicate(client: Client) -> None:
+    client.append("t", *[str(n) for n in range(1_000)])
+    at, found = 0, []
+    while True:
+        page = read(client, "t", f"?start={at}&limit=77")
+        found += [int(record["value"]) for record in page["records"]]
+        at = page["next"]
+        if page["caught_up"]:
+            break
+        assert len(page["records"]) == 77
+    assert found == list(range(1_000))
+
+
+def test_who_waits_gets_the_record_when_it_comes(client: Client) -> None:
+    client.append("t", "old")
+    other = Client(client.server)
+
+    def later() -> None:
+        time.sleep(0.2)
+        other.append("t", "new")
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    began = time.monotonic()
+    page = read(client, "t", "?start=1&wait=20")
+    took = time.monotonic() - began
+    thread.join()
+    other.close()
+    assert [record["value"] for record in page["records"]] == ["new"]
+    assert 0.1 < took < 5
+    assert read(client, "t", "?start=2&wait=0.1")["records"] == []
+
+
+def test_a_retry_with_its_key_is_appended_once(client: Client) -> None:
+    body = {"records": [{"value": "a"}, {"value": "b"}]}
+    key = {"Idempotency-Key": "k-1"}
+    first = client.call("POST", "/v1/topics/t/records", body, key).json()
+    again = client.call("POST", "/v1/topics/t/records", body, key).json()
+    assert first["spans"] == again["spans"]
+    assert len(read(client, "t")["records"]) == 2
+    both = client.call("POST", "/v1/topics/t/records?idempotency_key=other", body, key)
+    assert (both.status, both.code) == (400, "invalid_request")
+
+
+def test_a_batch_is_whole_or_not_at_all(client: Client) -> None:
+    bad = [{"value": "fine"}, {"value": "x", "base64": "eA=="}]
+    answer = client.call("POST", "/v1/topics/t/records", {"records": bad})
+    assert (answer.status, answer.code) == (400, "invalid_record")
+    assert client.get("/v1/topics/t").status == 404, "and no topic was made for it"
+    answer = client.call("POST", "/v1/topics/t/records?create=false", {"records": [{"value": "x"}]})
+    assert (answer.status, answer.code) == (404, "topic_not_found")
+
+
+def test_what_was_deleted_or_evicted_is_told_as_it_is(client: Client) -> None:
+    client.call("PUT", "/v1/topics/t", {"cap_records": 10, "segment_records": 5})
+    for n in range(6):
+        client.append("t", *[str(n * 5 + each) for each in range(5)])
+    client.server.app.store._store.retain()
+    page = read(client, "t", "?start=0")
+    (gap,) = page["gaps"]
+    assert (gap["first"], gap["reason"]) == (0, "evicted")
+    assert page["records"][0]["offset"] == gap["last"] + 1
+    answer = client.get("/v1/topics/t/records?start=0&gaps=raise")
+    assert (answer.status, answer.code) == (410, "gap")
+    assert answer.json()["error"]["detail"]["gap"]["last"] == gap["last"]
+    assert client.call("DELETE", "/v1/topics/t/records?before=28").status == 200
+    page = read(client, "t", "?start=20")
+    assert ([record["offset"] for record in page["records"]], page["gaps"]) == ([28, 29], [])
+
+
+def test_shards_are_read_one_at_a_time(client: Client) -> None:
+    client.call("PUT", "/v1/topics/t", {"shards": 3})
+    records = [{"value": str(n), "key": f"k{n}"} for n in range(30)]
+    client.call("POST", "/v1/topics/t/records", {"records": records})
+    answer = client.get("/v1/topics/t/records")
+    assert (answer.status, answer.code) == (400, "invalid_option")
+    found = [
+        record["value"]
+        for shard in range(3)
+        for record in read(client, "t", f"?shard={shard}")["records"]
+    ]
+    assert sorted(map(int, found)) == list(range(30))
+    assert client.get("/v1/topics/t/records?shard=3").code == "invalid_option"
+
+
+def test_a_page_of_sealed_records_can_be_kept(client: Client) -> None:
+    """It has an ETag and never changes; whoever has it is told that it is as it was."""
+    client.call("PUT", "/v1/topics/t", {"segment_records": 10})
+    for n in range(5):
+        client.append("t", *[str(n * 10 + each) for each in range(10)])
+    client.server.app.store._store.tick()
+    path = "/v1/topics/t/records"
+    for accept in ("application/json", NDJSON, ARROW):
+        first = client.get(f"{path}?start=5&limit=10", Accept=accept)
+        tag = first.headers["etag"]
+        assert "immutable" in first.headers["cache-control"]
+        client.append("t", "more")  # which a page before it does not show
+        again = client.get(f"{path}?start=5&limit=10", Accept=accept, **{"If-None-Match": tag})
+        assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
+        assert "content-length" not in again.headers
+        other = client.get(f"{path}?start=6&limit=10", Accept=accept, **{"If-None-Match": tag})
+        assert (other.status, other.headers["etag"] != tag) == (200, True)
+    for query in ("?start=45&limit=100", "?start=earliest&limit=5", "?limit=100", "?start=52"):
+        answer = client.get(path + query)
+        assert ("etag" in answer.headers, answer.headers["cache-control"]) == (False, "no-store")
+    client.call("DELETE", f"{path}?before=8")
+    answer = client.get(f"{path}?start=5&limit=10", **{"If-None-Match": tag})
+    assert (answer.status, answer.json()["records"][0]["offset"]) == (200, 8), (
+        "unless it is deleted"
+    )
+
+
+def test_asking_for_what_is_not_there_leaves_nothing_behind(client: Client) -> None:
+    store = client.server.app.store
+    for n in range(50):
+        assert client.get(f"/v1/topics/x{n}").status == 404
+        assert client.get(f"/v1/topics/x{n}/records").status == 404
+        body = {"records": [{"value": "x"}], "create": False}
+        assert client.call("POST", f"/v1/topics/x{n}/records", body).status == 404
+    assert client.get("/v1/topics/-x/records").code == "invalid_name"
+    assert not any(name.startswith("x") for name in [*store._topics, *store._store._topics])
+
+
+def test_a_long_poll_ends_when_its_client_goes(client: Client) -> None:
+    client.append("t", "x")
+    state = client.server._uvicorn.server_state
+    other = Client(client.server)
+    other._connection.request("GET", "/v1/topics/t/records?start=1&wait=20")
+    deadline = time.monotonic() + 5
+    while not state.tasks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert state.tasks
+    other.close()
+    while state.tasks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not state.tasks

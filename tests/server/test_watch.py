@@ -1,0 +1,555 @@
+"""Server-sent events: what a client sees, and that it misses nothing."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esker.errors import Corruption
+from esker.server import cursor, frames
+from esker.server.faults import Fault
+from esker.server.keys import SCOPES, Principal
+from esker.server.run import Server, serving
+from esker.server.settings import Settings
+from tests.server.conftest import Client
+from tests.server.streams import Events
+
+
+@pytest.fixture
+def watch(server: Server) -> Iterator[Any]:
+    opened: list[Events] = []
+
+    def make(query: str, last: str = "", **headers: str) -> Events:
+        made = Events(server.url, f"/v1/watch?{query}", last, **headers)
+        opened.append(made)
+        return made
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def on_loop(server: Server, work: Any) -> Any:
+    """Have something done on the server's loop."""
+    done = threading.Event()
+    found: list[Any] = []
+
+    def call() -> None:
+        found.append(work())
+        done.set()
+
+    loop = server.app.hub._loop
+    assert loop is not None
+    loop.call_soon_threadsafe(call)
+    assert done.wait(10)
+    return found[0]
+
+
+def until(fact: Any, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+# ---- what comes -------------------------------------------------------------------------------
+
+
+def test_records_come_as_they_are_appended(client: Client, watch: Any) -> None:
+    client.append("orders", "before")
+    events = watch("topics=orders")
+    assert events.status == 200
+    assert events.headers["content-type"] == "text/event-stream"
+    assert events.headers["x-accel-buffering"] == "no"
+    assert "no-store" in events.headers["cache-control"]
+    caught = events.next()
+    assert events.retry == 2000
+    assert (caught.kind, caught.json()) == ("caught-up", {"topic": "orders", "shard": 0, "next": 1})
+    client.append("orders", "a", "b")
+    event = events.next()
+    assert event.kind == "record"
+    told = event.json()
+    assert [each["value"] for each in told["records"]] == ["a", "b"]
+    assert (told["topic"], told["shard"], told["next"], told["end"]) == ("orders", 0, 3, 3)
+    assert event.id != caught.id
+
+
+@pytest.mark.parametrize(
+    ("start", "first"), [("earliest", "0"), ("-3", "7"), ("4", "4"), ("latest", "new")]
+)
+def test_a_stream_begins_where_it_is_asked_to(
+    client: Client, watch: Any, start: str, first: str
+) -> None:
+    client.append("orders", *map(str, range(10)))
+    events = watch(f"topics=orders&start={start}")
+    if start == "latest":
+        events.next("caught-up")
+    client.append("orders", "new")
+    assert events.values(1)[0] == first
+
+
+def test_who_waits_for_an_offset_to_come_holds_up_nobody(
+    server: Server, client: Client, watch: Any
+) -> None:
+    client.append("t", "0")
+    early = watch("topics=t&start=3")
+    early.next("caught-up")
+    other = watch("topics=t&start=earliest")
+    assert other.values(1) == ["0"]
+    other.next("caught-up")
+    client.append("t", "1", "2", "3", "4")
+    client.append("t", "5")
+    assert other.values(5) == ["1", "2", "3", "4", "5"]
+    assert early.values(3) == ["3", "4", "5"]
+    until(lambda: all(stream.task is None for stream in server.app.hub.streams))
+
+
+def test_the_past_comes_before_caught_up_and_the_present_after_it(
+    client: Client, watch: Any
+) -> None:
+    client.append("orders", "old")
+    events = watch("topics=orders&start=earliest")
+    assert [events.next().kind for _ in range(2)] == ["record", "caught-up"]
+    client.append("orders", "new")
+    assert events.values(1) == ["new"]
+
+
+def test_many_topics_and_shards_in_one_stream(client: Client, watch: Any) -> None:
+    client.call("PUT", "/v1/topics/wide", {"shards": 3})
+    client.append("a", "x")
+    events = watch("topics=a,wide&start=earliest")
+    for number in range(30):
+        body = {"records": [{"value": str(number), "key": str(number)}]}
+        client.call("POST", "/v1/topics/wide/records", body)
+    client.append("a", "y")
+    seen: dict[tuple[str, int], list[str]] = {}
+    while sum(map(len, seen.values())) < 32:
+        told = events.next("record").json()
+        seen.setdefault((told["topic"], told["shard"]), []).extend(
+            each["value"] for each in told["records"]
+        )
+    assert seen.pop(("a", 0)) == ["x", "y"]
+    assert sorted(int(v) for each in seen.values() for v in each) == list(range(30))
+    assert all([*map(int, each)] == sorted(map(int, each)) for each in seen.values())
+
+
+def test_a_topic_that_is_not_there_is_told_before_the_stream_begins(watch: Any) -> None:
+    events = watch("topics=nowhere")
+    assert events.status == 404
+    assert msgspec.json.decode(events.body)["error"]["code"] == "topic_not_found"
+
+
+def test_a_lenient_stream_waits_for_a_topic(client: Client, watch: Any) -> None:
+    events = watch("topics=later&lenient=true")
+    client.append("later", "a")
+    assert events.values(1) == ["a"]
+
+
+def test_who_waits_for_a_topic_gets_all_its_shards(client: Client, watch: Any) -> None:
+    events = watch("topics=later&lenient=true")
+    client.call("PUT", "/v1/topics/later", {"shards": 3})
+    for number in range(20):
+        body = {"records": [{"value": str(number), "key": str(number)}]}
+        client.call("POST", "/v1/topics/later/records", body)
+    assert sorted(map(int, events.values(20))) == list(range(20))
+
+
+def test_values_are_shown_as_asked_for(client: Client, watch: Any) -> None:
+    client.call(
+        "POST", "/v1/topics/t/records",
+        {"records": [{"value": {"a": 1}, "tag": "x", "headers": {"h": "1"}},
+                     {"value": "plain", "tag": "y", "node": "eu"}]},
+    )  # fmt: skip
+    shown = watch("topics=t&start=earliest&values=json").next("record").json()["records"]
+    assert [each["value"] for each in shown] == [{"a": 1}, "plain"]
+    shown = watch("topics=t&start=earliest&headers=false").next("record").json()["records"]
+    assert "headers" not in shown[0]
+    for query, wanted in [("tag=x", '{"a":1}'), ("tag_prefix=y", "plain"), ("skip_node=eu", "{"),
+                          ("tag_prefix=x&skip_node=eu", "{")]:  # fmt: skip
+        events = watch(f"topics=t&start=earliest&{query}")
+        shown = events.next("record").json()["records"]
+        assert len(shown) == 1
+        assert shown[0]["value"].startswith(wanted)
+        assert events.next().json()["next"] == 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a\n\nevent: record\ndata: {}\n\n", "\r\nid: 7\r\n\r\n", "\u2028x\u2029", "data: \0"],
+)
+def test_no_value_can_be_an_event(client: Client, watch: Any, value: str) -> None:
+    client.append("t", value)
+    events = watch("topics=t&start=earliest")
+    assert events.values(1) == [value]
+    assert events.next().kind == "caught-up"
+
+
+def test_line_breaks_between_parts_of_a_value_are_no_line_breaks_of_the_stream(
+    client: Client, watch: Any
+) -> None:
+    text = b'{"a":\n\n1,\r\n"b": "x\\ny"}'
+    path, kind = "/v1/topics/t/records", {"Content-Type": "application/octet-stream"}
+    client.call("POST", path, text, kind)
+    events = watch("topics=t&start=earliest&values=json")
+    assert events.values(1) == [{"a": 1, "b": "x\ny"}]
+    assert events.next().kind == "caught-up"
+
+
+def test_records_that_others_write_come_too(server: Server, client: Client, watch: Any) -> None:
+    """A shard that this process does not write is looked at, not waited for."""
+    client.append("t", "a")
+    events = watch("topics=t")
+    events.next("caught-up")
+    shard = next(iter(server.app.hub.feeds["t"].values())).shard
+    shard.add_waiter = lambda waiter: None  # nobody wakes it
+    feed = server.app.hub.feeds["t"][0]
+    feed.disarm()
+    type(feed).polled, kept = property(lambda self: True), type(feed).polled
+    try:
+        client.append("t", "b")
+        assert events.values(1) == ["b"]
+    finally:
+        type(feed).polled = kept
+
+
+# ---- coming back ------------------------------------------------------------------------------
+
+
+def test_who_comes_back_gets_what_is_behind_the_last_event(client: Client, watch: Any) -> None:
+    client.append("t", "a", "b")
+    events = watch("topics=t&start=earliest")
+    assert events.values(2) == ["a", "b"]
+    last = events.last
+    events.close()
+    client.append("t", "c")
+    assert watch("topics=t&start=earliest", last).values(1) == ["c"]
+    assert watch(f"topics=t&start=earliest&cursor={last}").values(1) == ["c"]
+
+
+def test_who_saw_nothing_yet_comes_back_to_the_same_place(client: Client, watch: Any) -> None:
+    client.append("t", "old")
+    events = watch("topics=t")
+    events.next("caught-up")
+    last = events.last
+    assert last
+    events.close()
+    client.append("t", "while away")
+    assert watch("topics=t", last).values(1) == ["while away"]
+
+
+def test_resuming_again_and_again_under_writes_leaves_nothing_out_and_repeats_nothing(
+    server: Server, client: Client
+) -> None:
+    """Over three topics, with connections cut at any point of any event."""
+    names, each = ("a", "b", "c"), 400
+    client.call("PUT", "/v1/topics/c", {"shards": 2})
+    for name in names:
+        client.append(name, "first")
+    done = threading.Event()
+
+    def write(name: str) -> None:
+        writer = Client(server)
+        for number in range(each):
+            body = {"records": [{"value": f"{number}", "key": f"{number}"}]}
+            assert writer.call("POST", f"/v1/topics/{name}/records", body).status == 200
+        writer.close()
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    seen: dict[tuple[str, int], list[int]] = {}
+    last, choose, cuts = "", random.Random(7), 0
+    total = len(names) * (each + 1)
+    while sum(map(len, seen.values())) < total:
+        with Events(server.url, "/v1/watch?topics=a,b,c&start=earliest", last) as events:
+            for _ in range(choose.randrange(1, 40)):
+                event = events.next()
+                last = event.id
+                if event.kind == "record":
+                    told = event.json()
+                    place = (told["topic"], told["shard"])
+                    seen.setdefault(place, []).extend(r["offset"] for r in told["records"])
+                if sum(map(len, seen.values())) >= total:
+                    break
+        cuts += 1
+    for thread in threads:
+        thread.join()
+    done.set()
+    assert cuts > 3
+    for offsets in seen.values():
+        assert offsets == list(range(len(offsets)))
+
+
+def test_records_that_are_gone_are_told_as_a_gap(client: Client, watch: Any) -> None:
+    client.call("PUT", "/v1/topics/t", {"cap_records": 10, "segment_bytes": 4096})
+    client.append("t", "a")
+    events = watch("topics=t&start=earliest")
+    assert events.values(1) == ["a"]
+    last = events.last
+    events.close()
+    for _ in range(30):
+        client.append("t", *("x" * 200 for _ in range(20)))
+    client.server.app.store._store.retain()
+    events = watch("topics=t&start=earliest", last)
+    gap = events.next().json()
+    assert gap["first"] == 1
+    assert gap["reason"] == "evicted"
+    assert events.next("record").json()["records"][0]["offset"] == gap["last"] + 1
+
+
+def test_a_topic_that_was_made_anew_is_a_gap_and_then_the_new_one(
+    client: Client, watch: Any
+) -> None:
+    client.append("t", "a", "b", "c")
+    events = watch("topics=t&start=earliest")
+    events.values(3)
+    last = cursor.places(events.last)
+    back = watch("topics=t&start=0")
+    (place,) = last.values()
+    early = cursor.piece(cursor.hash_of("t"), 0, place.epoch, 1)
+    back.close()
+    client.call("DELETE", "/v1/topics/t")
+    assert events.next("topic-deleted").json()["topic"] == "t"
+    assert client.append("t", "new").status == 200
+    for stream, missed in ((events, 0), (watch("topics=t", early), 2)):
+        gap = stream.next("gap").json()
+        assert (gap["reason"], gap["missed"]) == ("recreated", missed)
+        assert stream.values(1) == ["new"]
+        assert cursor.places(stream.last)[cursor.hash_of("t"), 0].epoch > place.epoch
+
+
+def test_who_comes_back_to_a_topic_that_is_gone_waits_for_the_next_one(
+    client: Client, watch: Any
+) -> None:
+    client.append("t", "a")
+    events = watch("topics=t&start=earliest")
+    events.values(1)
+    last = events.last
+    events.close()
+    client.call("DELETE", "/v1/topics/t")
+    back = watch("topics=t", last)
+    assert back.status == 200
+    client.append("t", "b")
+    assert back.next().json()["reason"] == "recreated"
+    assert back.values(1) == ["b"]
+
+
+@pytest.mark.parametrize("last", ["x", "!!!!", "AAAA", "/wAA", "DAAA" * 3, "A" * 4000])
+def test_a_cursor_that_is_none_is_refused(client: Client, watch: Any, last: str) -> None:
+    client.append("t", "a")
+    assert watch("topics=t", last).status == 400
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(min_size=1), st.integers(0, 65_535), st.integers(0, (1 << 62)),
+            st.integers(0, (1 << 63) - 1),
+        ),
+        unique_by=lambda each: each[:2],
+    )
+)  # fmt: skip
+def test_a_cursor_says_what_was_put_into_it(given: list[tuple[str, int, int, int]]) -> None:
+    text = "".join(cursor.piece(cursor.hash_of(n), s, e, o) for n, s, e, o in given)
+    assert cursor.places(text) == {(cursor.hash_of(n), s): (e, o) for n, s, e, o in given}
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_the_reader_of_cursors(data: bytes) -> None:
+    with contextlib.suppress(Fault):  # anything else is not caught
+        cursor.places(base64.urlsafe_b64encode(data).decode())
+
+
+# ---- what was asked for by POST ---------------------------------------------------------------
+
+
+def test_a_watch_can_be_made_first_and_used_later(server: Server, client: Client) -> None:
+    client.append("a", "1")
+    client.append("b", "2")
+    made = client.call(
+        "POST", "/v1/watch", {"topics": {"a": {"start": "earliest"}, "b": {"start": "latest"}}}
+    )
+    assert made.status == 201
+    with Events(server.url, made.json()["url"]) as events:
+        assert events.values(1) == ["1"]
+        client.append("b", "3")
+        assert events.values(1) == ["3"]
+        last = events.last
+    client.append("a", "4")
+    with Events(server.url, made.json()["url"], last) as events:
+        assert events.values(1) == ["4"]
+
+
+def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: Client) -> None:
+    assert client.call("POST", "/v1/watch", {"topics": {"nowhere": {}}}).status == 404
+    assert client.call("POST", "/v1/watch", {"topics": {}}).status == 400
+    assert client.get("/v1/watch/nothing").code == "not_found"
+    assert client.call("POST", "/v1/watch", {"topics": {"x": {}}, "lenient": True}).status == 201
+
+
+def test_a_watch_is_for_who_made_it_and_is_forgotten_after_a_while(
+    server: Server, client: Client
+) -> None:
+    client.append("a", "1")
+    app = server.app
+    name = client.call("POST", "/v1/watch", {"topics": {"a": {}}}).json()["id"]
+    now = app.clock.monotonic()
+    assert app.sessions.find(name, "", now)
+    for owner, when in (("somebody else", now), ("", now + 301)):
+        with pytest.raises(Fault) as caught:
+            app.sessions.find(name, owner, when)
+        assert caught.value.code == "not_found"
+
+
+# ---- limits and ends --------------------------------------------------------------------------
+
+
+def test_no_more_streams_are_taken_than_are_allowed(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, streams=2)) as server:
+        client = Client(server)
+        client.append("t", "a")
+        with Events(server.url, "/v1/watch?topics=t") as one:
+            one.next("caught-up")
+            with Events(server.url, "/v1/watch?topics=t") as two:
+                two.next("caught-up")
+                with Events(server.url, "/v1/watch?topics=t") as three:
+                    assert three.status == 429
+                    assert "retry-after" in three.headers
+        until(lambda: not server.app.hub.streams)
+        with Events(server.url, "/v1/watch?topics=t") as again:
+            assert again.status == 200
+        client.close()
+
+
+def test_who_is_gone_leaves_nothing(server: Server, client: Client, watch: Any) -> None:
+    client.append("t", "a")
+    hub = server.app.hub
+    for _ in range(5):
+        events = watch("topics=t&start=earliest")
+        events.next("caught-up")
+        events.close()
+    until(lambda: not hub.streams and not hub.feeds)
+    client.append("t", "b")
+    assert len(hub.ready) == 0
+    assert not hub._slow
+    until(lambda: not server.app.store._store["t"]._shards[0].waiters)
+
+
+def test_who_asks_for_more_on_the_same_connection_and_goes_leaves_nothing(tmp_path: Path) -> None:
+    """Behind a second request nobody reads: that he is gone shows when he is written to."""
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=1)) as server:
+        client = Client(server)
+        client.append("t", "a")
+        events = Events(server.url, "/v1/watch?topics=t")
+        events.next("caught-up")
+        host = server.url.removeprefix("http://")
+        events.socket.sendall(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        time.sleep(0.1)
+        events.close()
+        until(lambda: not server.app.hub.streams and not server.app.hub.feeds)
+        client.close()
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_a_log_that_cannot_be_read_ends_the_stream_with_an_error(
+    server: Server, client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    client.append("t", "a")
+    events = watch("topics=t")
+    events.next("caught-up")
+
+    def broken(*_: Any) -> Any:
+        raise Corruption("a frame is damaged", path="/secret/place", first=0, last=1, reason="x")
+
+    monkeypatch.setattr(frames, "read_on", broken)
+    if start == "earliest":
+        events = watch("topics=t&start=earliest")
+    client.append("t", "b")
+    told = events.next()
+    assert (told.kind, told.json()["code"]) == ("error", "corruption")
+    assert "secret" not in told.data
+    with pytest.raises(EOFError):
+        events.next()
+    until(lambda: not server.app.hub.streams)
+
+
+def test_streams_end_with_a_farewell_when_the_server_stops(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0)) as server:
+        client = Client(server)
+        client.append("t", "a")
+        client.close()
+        opened = [Events(server.url, "/v1/watch?topics=t") for _ in range(20)]
+        for events in opened:
+            events.next("caught-up")
+        began = time.monotonic()
+    assert time.monotonic() - began < 3
+    for events in opened:
+        assert events.next().kind == "bye"
+        with pytest.raises(EOFError):
+            events.next()
+        events.close()
+
+
+class Mortal(Principal):
+    """Whose key may be revoked."""
+
+    __slots__ = ("alive",)
+
+
+def test_a_stream_ends_when_its_key_is_revoked(server: Server, client: Client, watch: Any) -> None:
+    client.append("t", "a")
+    who = Mortal("k", frozenset(SCOPES))
+    who.alive = True
+    kept = server.app._principal
+    server.app._principal = lambda *_: who  # type: ignore[method-assign]
+    events = watch("topics=t")
+    server.app._principal = kept  # type: ignore[method-assign]
+    other = watch("topics=t")
+    events.next("caught-up")
+    other.next("caught-up")
+    began = time.monotonic()
+    who.alive = False
+    ended = events.next()
+    assert (ended.kind, ended.json()["code"]) == ("error", "unauthorized")
+    with pytest.raises(EOFError):
+        events.next()
+    assert time.monotonic() - began < 2
+    client.append("t", "b")
+    assert other.values(1) == ["b"]
+
+
+def test_an_idle_stream_gives_a_sign_of_life(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=1)) as server:
+        client = Client(server)
+        client.append("t", "a")
+        with Events(server.url, "/v1/watch?topics=t") as events:
+            events.next("caught-up")
+            time.sleep(2.2)
+            client.append("t", "b")
+            events.next("record")
+            assert events.comments
+            assert events.comments[0].startswith("hb ")
+        client.close()
+
+
+def test_a_head_request_is_no_stream(server: Server, client: Client) -> None:
+    client.append("t", "a")
+    answer = client.call("HEAD", "/v1/watch?topics=t")
+    assert answer.status == 405
+    assert not server.app.hub.streams
+
+
+def test_a_stream_is_not_sent_to_who_does_not_take_events(client: Client) -> None:
+    client.append("t", "a")
+    assert client.get("/v1/watch?topics=t", Accept="application/json").status == 406
