@@ -1,0 +1,129 @@
+"""The asyncio twin of a store on a server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import esker
+from esker.server.run import Server
+from tests.helpers import wait_until
+
+
+async def waiting_for(store: esker.AsyncStore, count: int) -> None:
+    """Until so many wait for records."""
+    pool: Any = store._store._pool  # type: ignore[attr-defined]
+    await asyncio.to_thread(wait_until, lambda: len(pool._waiting) == count, "all to wait")
+
+
+def test_the_same_verbs_work_over_http(server: Server) -> None:
+    async def main() -> None:
+        async with esker.aopen(server.url) as store:
+            topic = store["orders"]
+            assert await topic.append(b"a") == 0
+            assert await topic.append("b", key="k", tag="t", headers={"h": b"v"}, wait=True) == 1
+            assert (await topic.append_many([b"c", "d"])).count == 2
+            async with topic.batch(idempotency_key="once") as batch:
+                batch.append(b"e")
+                batch.append(b"f")
+            assert batch.span == esker.Span(0, 4, 2)
+            values = [record.value async for record in topic.read("earliest")]
+            assert values == [b"a", b"b", b"c", b"d", b"e", b"f"]
+            assert (await topic.get(-1)).value == b"f"
+            assert (await topic.to_arrow(1, 4)).num_rows == 3
+            assert await topic.producer("p").append(b"g") == 6
+            assert await store.topics() == ["orders"]
+            await store.sync()
+            assert await topic.durable() == 7
+            assert await topic.count() == 7
+            await store.delete("orders")
+            assert await store.topics() == []
+
+    asyncio.run(main())
+
+
+def test_more_tasks_follow_than_the_pool_has_threads_and_nobody_is_held_up(server: Server) -> None:
+    async def main() -> None:
+        async with esker.aopen(server.url) as store:
+            topic = store["t"]
+            await topic.append(b"first")
+
+            async def one(n: int) -> list[bytes]:
+                return [r.value async for r in topic.follow("latest", limit=2)]
+
+            tasks = [asyncio.create_task(one(n)) for n in range(40)]
+            await waiting_for(store, 40)
+            assert await topic.append(b"a") == 1
+            assert await topic.append(b"b") == 2
+            assert await asyncio.gather(*tasks) == [[b"a", b"b"]] * 40
+
+    asyncio.run(main())
+
+
+def test_closing_ends_tasks_that_follow(server: Server) -> None:
+    async def main() -> None:
+        store = await esker.aopen(server.url)
+        await store["t"].append(b"first")
+
+        async def follow() -> list[bytes]:
+            return [record.value async for record in store["t"].follow(0)]
+
+        task = asyncio.create_task(follow())
+        await waiting_for(store, 1)
+        await store.close()
+        assert await task == [b"first"]
+
+    asyncio.run(main())
+
+
+def test_groups_queues_and_routes_have_their_twins_over_http(server: Server) -> None:
+    async def main() -> None:
+        async with esker.aopen(server.url) as store:
+            await store["t"].append_many([b"a", b"b", b"c"])
+            group = await store["t"].group("g")
+            seen: list[bytes] = []
+
+            async def handle(batch: esker.GroupBatch) -> None:
+                seen.extend(batch.values)
+
+            assert await group.process(handle, idle=0.1) == 3
+            assert seen == [b"a", b"b", b"c"]
+            await group.sync()
+            assert (await group.lag()).records == 0  # type: ignore[union-attr]
+            late = asyncio.create_task(anext(group.poll(wait=20)))
+            await store["t"].append(b"d")
+            batch = await late
+            assert batch.values == [b"d"]
+            await group.ack_batch(batch)
+            await group.close()
+
+            queue = await store.queue("jobs")
+            waiting = asyncio.create_task(queue.claim(wait=20))
+            await queue.put(b"x")
+            (job,) = await waiting
+            await job.ack()
+            held: list[bytes] = []
+
+            async def work(job: Any) -> None:
+                held.append(job.value)
+
+            await queue.put_many([b"1", b"2"])
+            assert await queue.process(work, workers=2, wait=0.2) == 2
+            assert sorted(held) == [b"1", b"2"]
+
+            idle = asyncio.create_task(queue.claim(wait=None))
+            await waiting_for(store, 1)
+            idle.cancel()
+            await queue.put(b"y")
+            with pytest.raises(asyncio.CancelledError):
+                await idle
+            (job,) = await queue.claim(wait=20)
+            assert (job.value, job.deliveries) == (b"y", 1), "nobody had it, and it was given back"
+
+            route = await store.route("t", "copy")
+            assert (await route.status()).source == "t"
+            await route.delete()
+
+    asyncio.run(main())
