@@ -43,6 +43,7 @@ from esker.format.offsets import Slot
 from esker.groups import lag as lags
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus, groups_of
+from esker.groups.fresh import Fresh, check_dedupe
 from esker.groups.held import Held
 from esker.groups.lag import Lag
 from esker.groups.membership import Membership
@@ -65,12 +66,14 @@ class Group:
 
     def __init__(
         self, topic: Topic, name: str, membership: Membership, gaps: Gaps,
-        consistency: Consistency, skip_node: str | None, session_us: int,
+        consistency: Consistency, skip_node: str | None, session_us: int, dedupe: int,
     ) -> None:  # fmt: skip
         self.topic = topic
         self.name = name
         self.skipped = 0
         """Records that were lost before this member read them, with gaps="skip"."""
+        self.duplicates = 0
+        """Records that this member left out because they had come before, with dedupe=N."""
         self._context = topic._store._context
         self._registry = Groups.of(self._context)
         self._membership = membership
@@ -80,6 +83,8 @@ class Group:
         self._session = session_us / 1e6
         self._lock = threading.RLock()  # guards everything below, and every Held
         self._held: dict[int, Held] = {}
+        self._dedupe = dedupe
+        self._fresh: dict[int, Fresh] = {}  # of the shards that are held
         self._joined = 0
         self._turn = 0
         self._rates = lags.Rates()
@@ -151,6 +156,8 @@ class Group:
                 held.passes(min(view.earliest, end))
 
     def _hand(self, held: Held, item: Batch | Gap) -> GroupBatch | Gap | DataGap | None:
+        if self._dedupe:
+            item = self._sift(held, item)
         if isinstance(item, Gap):
             if self._gaps == "skip":
                 self.skipped += item.last + 1 - item.first
@@ -163,13 +170,33 @@ class Group:
             return None
         return GroupBatch(self, held, item, held.hands(item.next_offset))
 
+    def _sift(self, held: Held, item: Batch | Gap) -> Batch | Gap:
+        """Without what came before, see fresh.py."""
+        fresh = self._fresh.get(held.number)
+        if fresh is None:
+            fresh = self._fresh[held.number] = Fresh(self._dedupe, self._sieve)
+        if isinstance(item, Gap) or not len(item):
+            first, end = (
+                (item.first, item.last + 1)
+                if isinstance(item, Gap)
+                else (item.begin, item.next_offset)
+            )
+            fresh.passed(first, end)
+            return item
+        left = fresh.sift(self.topic._view(held.number), item)
+        self.duplicates += len(item) - len(left)
+        return left
+
     def _wait(self, seconds: float) -> None:
+        self._tail().wait(seconds)
+
+    def _tail(self) -> Tail:
+        """What tells whether there is more of what this member holds."""
         with self._lock:
             cursors = {n: held.position for n, held in self._held.items()}
-        tail = Tail(
+        return Tail(
             cursors, self.topic._shards, self.topic._view, "yield", self._consistency, self._sieve
         )
-        tail.wait(seconds)
 
     # ---- which shards --------------------------------------------------------------------
 
@@ -191,6 +218,8 @@ class Group:
             for number in wanted:
                 if number not in self._held:
                     self._take(number)
+            for number in self._fresh.keys() - self._held.keys():
+                del self._fresh[number]
             order = sorted(self._held)
             self._turn += 1
             at = self._turn % (len(order) or 1)
@@ -539,6 +568,7 @@ _PAUSE: Final = threading.Event()  # never set: waiting for it is sleeping
 def open_group(
     topic: Topic, name: str, start: Any = "earliest", *, member: Any = None, gaps: Gaps = "raise",
     consistency: Consistency = "eventual", skip_node: str | None = None, session: Any = 60.0,
+    dedupe: int = 0,
 ) -> Group:  # fmt: skip
     """`Topic.group`."""
     context = topic._store._context
@@ -546,6 +576,7 @@ def open_group(
     check_name(name)
     check_gaps(gaps)
     check_consistency(consistency)
+    check_dedupe(dedupe)
     position = parse(start, context.clock.now_us())
     topic._existing()
     if position.kind == "offset" and topic.shards > 1 and position.number:
@@ -569,7 +600,7 @@ def open_group(
             page.make(name, min(resolve(view, position), view.visible))
     session_us = max(1, duration_us(session, "session"))
     membership = Membership(topic, name, registry, check_member(member), session_us)
-    group = Group(topic, name, membership, gaps, consistency, skip_node, session_us)
+    group = Group(topic, name, membership, gaps, consistency, skip_node, session_us, dedupe)
     registry.came(group)
     return group
 

@@ -61,6 +61,11 @@ class PatternGroup:
         """The topics that are read."""
         return sorted(group.topic.name for group in self._groups.values())
 
+    @property
+    def duplicates(self) -> int:
+        """As `Group.duplicates`, in all topics that are read."""
+        return sum(group.duplicates for group in list(self._groups.values()))
+
     def discover(self) -> list[str]:
         """Look for topics now; returns all that are read."""
         with self._lock:
