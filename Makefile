@@ -1,23 +1,29 @@
 # make setup    an environment in .venv with everything the other targets need (once)
 # make demo     see it work
 # make check    lint, format, types, architecture: seconds
-# make test     check, then the whole suite: half an hour on two cores
+# make test     check, then the whole suite: less than half an hour on two cores
 # make test-fast  a small part of the states that the suites explore, no mutants, no Spark: for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
 # make bench-spark  compare with Parquet and text in Spark
+# make bench-server  compare the server with NATS JetStream and Redis Streams
 # make lock     resolve pyproject.toml into requirements.lock again (needs uv)
 # make clean    remove everything that make and the tools created
 #
 # Needs only make and Python 3.11 or newer; no Java. Another Python: make setup PYTHON=python3.12
-# More test workers: make test WORKERS=8. A part of the suite: make test TESTS=tests/unit
+# More test workers: make test WORKERS=8. There is one more than two cores, because some tests wait
+# for a JVM, a disk or a clock. A part of the suite: make test TESTS=tests/unit
 
 PYTHON ?= python3
 UV ?= uv
-WORKERS ?= 2
+WORKERS ?= 3
 TESTS ?= tests
 SCALE ?= 20
 SEED ?= $(shell date +%s)
+
+# Hundreds of processes import Esker. Each would compile it anew if the environment forbade keeping
+# what is compiled; `make clean` removes it.
+export PYTHONDONTWRITEBYTECODE :=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +33,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test test-fast torture bench bench-spark lock clean
+.PHONY: help setup demo check test test-fast torture bench bench-spark bench-server lock clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -85,13 +91,16 @@ bench: setup
 bench-spark: setup
 	@$(BIN)/python -m bench.spark
 
+bench-server: setup
+	@$(BIN)/python -m bench.server
+
 lock:
 	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group objects --group spark \
-		--group bench --universal --python-version 3.11 --generate-hashes \
+		--group bench --group clients --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements.lock
 	@echo "lock: $$(grep -c '==' requirements.lock) packages"
 
 clean:
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .coverage htmlcov
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

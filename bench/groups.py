@@ -3,19 +3,21 @@
 An ack is one store into a mapped page, so its cost is that of the Python around it. SQLite has the
 nearest thing that people build: a table of cursors beside the log, moved in the transaction that
 ends a batch. It stands here with synchronous=OFF, where like an ack of ours it survives the death
-of the process and not of the machine.
+of the process and not of the machine. Redis Streams have groups of their own; they take part where
+a `redis-server` is found.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import esker
-from bench.measure import Goal, Row
+from bench.measure import Figure, Goal, Row
 from bench.peers import Sqlite
+from bench.queue_peers import Redis, absent
 from bench.setting import NS, US, Setting, in_batches, random_values
 from bench.subject import TOPIC, Esker
 
@@ -38,9 +40,13 @@ def groups(setting: Setting) -> Iterator[Row]:
     peer = min(_sqlite(other, count) for _ in range(setting.size(3, 1)))
     setting.drop(path)
     setting.drop(other)
+    missing = absent(Redis)
+    if missing:
+        setting.say(f"{Redis.name}: {missing}")
+    redis: Figure = missing or _redis(setting, values) / NS
     yield Row(
         f"group: poll and ack in batches of {BATCH:,}",
-        {Esker.name: min(read) / count / NS, Sqlite.name: peer / count / NS},
+        {Esker.name: min(read) / count / NS, Sqlite.name: peer / count / NS, Redis.name: redis},
         (Goal.at_most(500),),  # two million a second
         details={"records": count},
     )
@@ -58,6 +64,21 @@ def _read(topic: esker.Topic, name: str, count: int) -> float:
         if found != count or group.lag().records:
             raise RuntimeError(f"{found:,} records came, not {count:,}")
     return seconds
+
+
+def _redis(setting: Setting, values: Sequence[bytes]) -> float:
+    """Seconds for each record."""
+    path = setting.fresh("groups-redis")
+    path.mkdir(parents=True)
+    stream = Redis(path, values)
+    start, found = time.perf_counter(), 0
+    try:
+        while found < len(values):
+            found += stream.step(BATCH)
+        return (time.perf_counter() - start) / found
+    finally:
+        stream.close()
+        setting.drop(path)
 
 
 def _ack(topic: esker.Topic, name: str) -> float:

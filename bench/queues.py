@@ -1,17 +1,14 @@
 """Queues: claiming and acking jobs, in batches and one by one, and with very many of them waiting.
 
-Beside it, a queue in SQLite, made the way libraries do it that stand on SQLite (litequeue,
-persist-queue): a table of jobs with an index on their state, a claim by one UPDATE that returns
-what it took, an ack by another. WAL and synchronous=NORMAL: like class `disk`, nobody waits for the
-disk, and a crash of the process loses nothing. Those libraries hand out one job at a time, so that
-is what the column has in both lines; what SQLite can do in batches is in the file. They add Python
-of their own, and are not measured themselves, because they are not a part of the environment.
+Beside it, in the same run and in turns, those of queue_peers.py: libraries that stand on SQLite, a
+bare table in SQLite, and Redis Streams. The column sqlite has the best of the first four. Libraries
+hand out one job at a time, so that is what they have in both lines; the bare table takes part one
+by one as well, and what it can do in batches is in the file.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import sqlite3
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -20,48 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import esker
-from bench.measure import Goal, Row, residency_growth
+from bench.measure import Figure, Goal, Row, residency_growth
+from bench.queue_peers import ON_SQLITE, QueuePeer, Redis, Table, absent
 from bench.setting import US, Setting, random_values
 from bench.subject import TOPIC, Esker
 
 BATCH = 100
-
-
-class Table:
-    """A queue in SQLite."""
-
-    def __init__(self, path: Path, values: Sequence[bytes]) -> None:
-        self._base = sqlite3.connect(path, isolation_level=None)
-        self._base.execute("pragma journal_mode=wal")
-        self._base.execute("pragma synchronous=normal")
-        self._base.execute(
-            "create table jobs (id integer primary key, value blob, state integer default 0, "
-            "until real default 0, deliveries integer default 0)"
-        )
-        self._base.execute("create index waiting on jobs (state, id)")
-        self._base.execute("begin")
-        self._base.executemany("insert into jobs (value) values (?)", ((v,) for v in values))
-        self._base.execute("commit")
-
-    def step(self, count: int) -> int:
-        """Claim and ack so many."""
-        jobs = self._base.execute(
-            "update jobs set state=1, until=?, deliveries=deliveries+1 where id in "
-            "(select id from jobs where state=0 order by id limit ?) returning id, value",
-            (time.time() + 30, count),
-        ).fetchall()
-        if len(jobs) == 1:
-            self._base.execute("update jobs set state=2 where id=? and state=1", jobs[0][:1])
-        else:
-            self._base.execute("begin")
-            self._base.executemany(
-                "update jobs set state=2 where id=? and state=1", [job[:1] for job in jobs]
-            )
-            self._base.execute("commit")
-        return len(jobs)
-
-    def close(self) -> None:
-        self._base.close()
 
 
 def _step(queue: esker.Queue, count: int) -> int:
@@ -79,11 +40,11 @@ def _per_job(step: Any, jobs: int, size: int) -> float:
 
 
 def throughput(setting: Setting) -> Iterator[Row]:
-    """Esker and SQLite in turns, the best of each."""
+    """Esker and the others in turns, the best of each."""
     sizes = {BATCH: setting.size(100_000, 400), 1: setting.size(10_000, 50)}
-    mine = dict.fromkeys(sizes, float("inf"))
-    theirs = dict.fromkeys(sizes, float("inf"))
     values = random_values(sizes[BATCH] + BATCH)
+    mine = dict.fromkeys(sizes, float("inf"))
+    theirs: dict[tuple[str, int], float] = {}
     for _ in range(setting.size(3, 1)):
         for size, jobs in sizes.items():
             path = setting.fresh("queue")
@@ -93,25 +54,53 @@ def throughput(setting: Setting) -> Iterator[Row]:
                 took = _per_job(lambda count, queue=queue: _step(queue, count), jobs, size)
                 mine[size] = min(mine[size], took)
             setting.drop(path)
-            path = setting.fresh("table")
-            path.mkdir(parents=True)
-            table = Table(path / "jobs", values)
-            theirs[size] = min(theirs[size], _per_job(table.step, jobs, size))
-            table.close()
-            setting.drop(path)
+        for peer in (*ON_SQLITE, Redis):
+            if absent(peer):
+                continue
+            for size in (1, BATCH) if peer in (Table, Redis) else (1,):
+                few = setting.size(20_000 if size > 1 else 3_000, 30 * size)
+                took = _peer(setting, peer, values[:few], size)
+                theirs[peer.name, size] = min(theirs.get((peer.name, size), float("inf")), took)
+    for peer in (*ON_SQLITE, Redis):
+        setting.say(f"{peer.name}: {absent(peer) or _told(theirs, peer.name)}")
+    names = [peer.name for peer in ON_SQLITE if not absent(peer)]
     for size, limit in ((BATCH, 10), (1, 50)):
         how = "one by one" if size == 1 else f"in batches of {size}"
-        goal = Goal.at_most(limit)
+        peers: dict[str, Figure] = {name: theirs[name, 1] / US for name in names}
+        best = min(theirs[name, 1] for name in names) / US
+        there = theirs.get((Redis.name, size))
+        redis: Figure = absent(Redis) if there is None else there / US
         yield Row(
             f"claim and ack jobs, {how}",
-            {Esker.name: mine[size] / US, "sqlite": theirs[1] / US},
-            (goal,) if size == 1 else (goal, Goal.times_faster(10, than="sqlite")),
+            {Esker.name: mine[size] / US, **peers, "sqlite": best, "bare table": peers["sqlite"],
+             Redis.name: redis},
+            (Goal.at_most(limit),) if size == 1
+            else (Goal.at_most(limit), Goal.times_faster(10, than="sqlite")),
             unit="µs/job",
             details={
                 "jobs": sizes[size], "jobs_per_second": round(1 / mine[size]),
-                "sqlite_in_batches_us": theirs[BATCH] / US,
+                "bare_table_in_batches_us": theirs[Table.name, BATCH] / US,
             },
         )  # fmt: skip
+
+
+def _peer(setting: Setting, peer: type[QueuePeer], values: Sequence[bytes], size: int) -> float:
+    path = setting.fresh("peer")
+    path.mkdir(parents=True)
+    made = peer(path, values)
+    try:
+        return _per_job(made.step, len(values), size)
+    finally:
+        made.close()
+        setting.drop(path)
+
+
+def _told(theirs: dict[tuple[str, int], float], name: str) -> str:
+    return ", ".join(
+        f"{took / US:.1f} µs a job, {size} at a time"
+        for (who, size), took in theirs.items()
+        if who == name
+    )
 
 
 def depth(setting: Setting) -> Iterator[Row]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import esker
-from bench import append, cold, durable, groups, life, queues, read, recovery, routes, scale
+from bench import append, cold, durable, groups, kin, life, queues, read, recovery, routes, scale
 from bench.measure import RESULTS, Row, table, write_results
 from bench.peers import PEERS, installed, version
 from bench.setting import Setting
@@ -52,6 +52,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "groups": groups.groups,
     "queues": queues.queues,
     "routes": routes.routes,
+    "kin": kin.kin,
 }
 
 

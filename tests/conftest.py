@@ -16,11 +16,13 @@ from hypothesis import settings
 
 import esker
 from esker.engine import store as engine
+from esker.server.run import serving
+from esker.server.settings import Settings
 from esker.storage.files import SYSTEM_FILES
 from esker.storage.memory import MemoryFiles
 from esker.testing import Monitor
 from tests import fsck
-from tests.helpers import FORTY, HandClock
+from tests.helpers import FORTY, HandClock, dealt_with
 from tests.suites import Suite, Tallies, summary
 
 settings.register_profile("esker", deadline=None)  # a test is never failed by a busy machine
@@ -29,10 +31,33 @@ settings.load_profile("esker")
 SHARED_MEMORY = "/dev/shm"
 
 
+KINDS = ("directory", "memory", "http")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The one suite: a file that says `EVERY_KIND = True` is run with every kind of store.
+
+    `@pytest.mark.directory("why")` leaves a test of it with the directory.
+    """
+    if "store" in metafunc.fixturenames and getattr(metafunc.module, "EVERY_KIND", False):
+        alone = metafunc.definition.get_closest_marker("directory")
+        metafunc.parametrize("store", KINDS[:1] if alone else KINDS, indirect=True)
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[esker.Store]:
-    """A fresh store on a real disk."""
-    with esker.open(tmp_path / "data") as opened:
+def store(request: pytest.FixtureRequest) -> Iterator[esker.Store]:
+    """A fresh store: on a real disk unless the one suite asks for another kind."""
+    kind = getattr(request, "param", "directory")
+    if kind == "memory":
+        with esker.open(":memory:") as opened:
+            yield opened
+        return
+    place = request.getfixturevalue("tmp_path") / "data"
+    if kind == "http":
+        with serving(place, Settings(port=0)) as server, esker.open(server.url) as opened:
+            yield opened
+        return
+    with esker.open(place) as opened:
         yield opened
 
 
@@ -135,6 +160,7 @@ DAMAGING = {  # tests that leave a store damaged, because damage is what they ar
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: leaves a store that fsck must find fault with")
+    config.addinivalue_line("markers", "directory(why): of the one suite, for a directory alone")
 
 
 def pytest_collection_finish() -> None:
@@ -153,7 +179,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is nothing to deal out
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deals out tests singly, but those of Spark to one worker, in which they share one JVM.
+    """Deals out tests singly, but those of Spark in two lots, see `dealt_with`; these go first.
 
     The mark `xdist_group` would say the same, but pytest 9.2 with pytest-xdist 3.8 ignores it.
     """
@@ -161,7 +187,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+            return dealt_with(nodeid)
 
     return Scheduling(config, log)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,21 @@ from esker.storage.files import SYSTEM_FILES, told
 from esker.storage.memory import MemoryFiles
 
 PATIENCE = 60.0  # seconds after which a test that waits is taken to hang
+SPARK_PROGRAMS = re.compile(  # tests that start programs with a JVM of their own
+    r"/test_(cluster|examples|exactly_once|pipeline)\.py::(?!test_two_batch_writes)"
+    r"|::test_(a_session_of_spark_connect|classes_that_were_written)"
+)
+
+
+def dealt_with(nodeid: str) -> str:
+    """What a test is dealt out with, to one worker: by itself, but for those of Spark.
+
+    Most of these share a session, and so a JVM; others start programs, and share what lets these
+    start sooner. Each of the two lots takes minutes, most of them spent waiting for a JVM.
+    """
+    if not nodeid.startswith("tests/spark/"):
+        return nodeid
+    return "spark programs" if SPARK_PROGRAMS.search(nodeid) else "spark session"
 
 
 class HandClock:

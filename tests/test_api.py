@@ -16,6 +16,8 @@ from esker import errors
 from esker.options import BUFFER_RECORDS, SMALL_RECORD_BYTES
 from tests.helpers import HandClock, Refusing, snapshot
 
+EVERY_KIND = True  # of store: see tests/conftest.py
+
 START = 1_800_000_000_000_000  # where a HandClock begins
 
 
@@ -120,6 +122,7 @@ def test_a_store_that_nobody_closed_is_closed_at_exit(tmp_path: Path) -> None:
         assert store.recovery.clean
 
 
+@pytest.mark.directory("a name is told without a call")
 def test_a_store_says_what_it_is(store: esker.Store) -> None:
     assert repr(store) == f"<esker store {store.path} (rw), 0 topics>"
     assert repr(store["t"]) == "<esker topic 't', not yet created>"
@@ -292,6 +295,7 @@ def test_counters_go_on_after_opening_again(tmp_path: Path) -> None:
             assert store["t"].counters()["total_records"] == n + 1
 
 
+@pytest.mark.directory("of a handle, not of a server")
 def test_statistics_are_numbers(store: esker.Store) -> None:
     store["t"].append(b"x", wait=True)
     store.sync()

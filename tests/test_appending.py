@@ -15,6 +15,8 @@ from esker.format.columns import FEW
 from esker.options import BUFFER_RECORDS
 from tests.helpers import HandClock, wait_until
 
+EVERY_KIND = True  # of store: see tests/conftest.py
+
 START = 1_800_000_000_000_000  # where a HandClock begins
 
 
@@ -87,6 +89,7 @@ def test_values_may_be_empty_and_hold_any_byte(store: esker.Store) -> None:
 
 
 @pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.directory("a server takes bodies of 8 MiB")
 def test_a_record_of_16_mib_fits_and_one_byte_more_does_not(store: esker.Store, wait: bool) -> None:
     topic = store["t"]
     large = bytes(range(256)) * (64 << 10)

@@ -16,6 +16,8 @@ import esker
 from esker.format.columns import HEADER_TYPE
 from tests.helpers import wait_until
 
+EVERY_KIND = True  # of store: see tests/conftest.py
+
 NOW = 1_794_736_800_000_000
 FULL = {
     "value": pa.array([b"a", b"", b"c"], pa.binary()),
@@ -49,7 +51,7 @@ def values(topic: esker.Topic) -> list[bytes]:
     [
         pa.table(FULL),
         pa.record_batch(FULL),
-        pa.table(FULL).to_reader(),
+        lambda: pa.table(FULL).to_reader(),  # which is read once
         pa.concat_tables([pa.table(FULL).slice(0, 1), pa.table(FULL).slice(1, 2)]),
         pa.table(FULL).select(["timestamp", "headers", "value", "tag", "key", "node"]),
         pl.DataFrame(pa.table(FULL)),
@@ -59,7 +61,7 @@ def values(topic: esker.Topic) -> list[bytes]:
     ids=["table", "batch", "reader", "chunks", "other order", "polars", "structs", "slice"],
 )
 def test_all_columns_are_stored_whatever_holds_them(store: esker.Store, data: Any) -> None:
-    span = store["t"].append_arrow(data)
+    span = store["t"].append_arrow(data() if callable(data) else data)
     assert (span.first, span.count) == (0, 3)
     assert list(store["t"].read()) == RECORDS
 
@@ -137,6 +139,7 @@ def test_coarser_times_are_widened(store: esker.Store, kind: Any) -> None:
     assert second.time > day, "a null is filled with the time of the append"
 
 
+@pytest.mark.directory("looks at how columns are stored")
 def test_columns_of_nulls_are_as_if_they_were_not_there(store: esker.Store) -> None:
     nulls = pa.nulls(2)
     table = pa.table({name: nulls for name in FULL if name != "value"} | {"value": [b"x", b"y"]})
@@ -393,3 +396,25 @@ def test_a_batch_outlives_the_mapping_it_stands_on(tmp_path: Path) -> None:
         assert store.statistics()["map_evictions"] > 0
         found = [value for batch in batches for value in batch.values]
         assert found == [b"%03d" % n * 10 for n in range(200) for _ in range(5)]
+
+
+def test_columns_that_are_not_there_take_little_room_in_a_stream(store: esker.Store) -> None:
+    """Nulls of a list may have 64 KiB of nothing below them, which a stream would carry."""
+    store["t"].append_many([b"x"] * 1_000, wait=True)
+    (batch,) = store["t"].batches()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, esker.SCHEMA) as writer:
+        writer.write_batch(batch.arrow)
+    assert sink.getvalue().size < 50_000
+    assert batch.arrow.column("headers").to_pylist() == [None] * 1_000
+    batch.arrow.validate(full=True)
+
+
+def test_a_buffer_of_offsets_may_end_with_a_part_of_a_number(tmp_path: Path) -> None:
+    _, offsets, data = pa.array([b"a", b"bc"], pa.binary()).buffers()
+    longer = pa.py_buffer(offsets.to_pybytes()[:12] + b"\0")
+    values = pa.Array.from_buffers(pa.binary(), 2, [None, longer, data])
+    with esker.open(tmp_path / "d") as store:
+        store["t"].append_arrow(pa.table({"value": values}))
+        store["t"].append_arrow(pa.table({"value": values.slice(1)}))
+        assert [record.value for record in store["t"].read()] == [b"a", b"bc", b"bc"]

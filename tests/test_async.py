@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import esker
-from tests.helpers import Refusing
+from tests.helpers import HandClock, Refusing
 
 
 def test_it_has_every_verb_of_the_blocking_one() -> None:
@@ -55,6 +55,25 @@ def test_tasks_that_wait_share_one_commit(tmp_path: Path) -> None:
             offsets = await asyncio.gather(*(topic.append(b"1", wait=True) for topic in topics))
             assert set(offsets) == {1}
             assert store.statistics()["syncs"] - before <= 20
+
+    asyncio.run(main())
+
+
+def test_what_a_task_waited_for_in_class_disk_is_synced_in_time(tmp_path: Path) -> None:
+    clock = HandClock()
+
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "d", clock=clock, background=False) as store:
+            topic = store["t"]
+            await topic.append_many([b"before"], wait=True)
+            for _ in range(2):  # until nothing is left to be done
+                clock.forward(1)
+                store._store.tick()
+            await topic.append(b"waited for", wait=True)
+            assert (await topic.end(), await topic.durable()) == (2, 1)
+            clock.forward(1)
+            store._store.tick()
+            assert await topic.durable() == 2
 
     asyncio.run(main())
 
@@ -157,3 +176,36 @@ def test_routes_are_made_looked_at_and_taken_back(tmp_path: Path) -> None:
             assert await store.routes() == []
 
     asyncio.run(run())
+
+
+def test_a_wider_commit_window_lets_one_round_serve_more_appends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = store["orders"]
+            await topic.append(b"first", wait=True)
+            committer = store._store._context.committer
+
+            async def appended(window: float | None) -> int:
+                store._commit_window(window)
+                before, tasks = committer.rounds, []
+                for _ in range(5):
+                    tasks.append(asyncio.ensure_future(topic.append(b"x", wait=True)))
+                    await asyncio.sleep(0.02)
+                await asyncio.gather(*tasks)
+                return committer.rounds - before
+
+            assert await appended(0.5) == 1
+            assert await appended(None) > 1
+            assert await topic.end() == 11
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_was_deleted_by_somebody_else_can_be_had_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            await store["orders"].append(b"a", wait=True)
+            store._store.delete("orders")
+            assert await store["orders"].append(b"b", wait=True) == 0
+
+    asyncio.run(main())

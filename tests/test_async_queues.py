@@ -23,6 +23,24 @@ def test_it_has_every_verb_of_the_blocking_one() -> None:
     assert {"ack", "nack", "release", "extend"} <= verbs(AsyncJob)
 
 
+def test_a_job_is_settled_by_its_token_and_claims_are_served_together(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            queue = await store.queue("jobs")
+            await queue.put_many([b"a", b"b", b"c"])
+            assert await queue.announce(4) == 0.0
+            one, two = await queue.claim_together([2, 2])
+            assert ([job.value for job in one], [job.value for job in two]) == (
+                [b"a", b"c"],
+                [b"b"],
+            )
+            for job in (*one, *two):
+                await queue.job(job.shard, job.offset, job.token).ack()
+            assert (await queue.stats()).unfinished == 0
+
+    asyncio.run(run())
+
+
 def test_jobs_are_put_claimed_and_settled(tmp_path: Path) -> None:
     async def run() -> None:
         async with esker.aopen(tmp_path / "data") as store:

@@ -17,6 +17,7 @@ import pytest
 import esker
 from esker.engine import attach as engine
 from esker.engine.attach import STAGED_AGE_US
+from esker.format import names
 from esker.format.commit import Ticket
 from esker.testing import LOST, ManualClock, SimulatedDisk
 from tests.helpers import HandClock, child, only, raised, wait_until
@@ -213,6 +214,30 @@ def test_a_batch_that_is_done_again_happens_once(tmp_path: Path) -> None:
         assert store.attach("w", 7, [])
         assert values(store) == [b"a", b"b", b"c"]
     assert len(files_like(tmp_path, "*.commit")) == 2, "one for each writer"
+
+
+def test_a_commit_that_is_replaced_while_one_looks_is_found_as_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with esker.open(tmp_path / "s") as store:
+        store.attach("w", 1, staged(store, "t", b"a"))
+        store.attach("other", 1, staged(store, "t", b"b"))
+        folder = str(tmp_path / "s" / "staging")
+        seen = engine._listed(store._context.files, folder)
+        store.attach("w", 2, staged(store, "t", b"c"))  # and the commit that was seen is gone
+        looks, listed = [seen], engine._listed
+        monkeypatch.setattr(
+            engine, "_listed", lambda *where: looks.pop() if looks else listed(*where)
+        )
+        assert store.attached("w") == 2
+        looks.append(seen)
+        assert [each.writer for each in engine.commits(store._context)] == ["other"]
+        looks.append(seen)
+        link = tmp_path / "s" / "staging" / names.commit(*seen[0])
+        link.symlink_to("nowhere")
+        with pytest.raises(esker.StorageError, match=r"nowhere|link"):
+            list(engine.commits(store._context))
+        link.unlink()
 
 
 def test_a_block_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_files_and_directories_belong_to_their_owner_alone(path: Path) -> None:
 
 def test_an_address_of_the_web_is_not_a_path(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(esker.InvalidOption, match=r"s3://bucket/x.*directories"):
+    with pytest.raises(esker.InvalidOption, match=r"s3://bucket/x.*directory"):
         esker.open("s3://bucket/x")
     assert snapshot(tmp_path) == {}
 

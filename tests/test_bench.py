@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bench import measure, peers, subject
+from bench import measure, peers, queue_peers, subject
 from bench.measure import NOT_INSTALLED, Goal, Row
+from bench.queue_peers import absent
 
 pytestmark = pytest.mark.bench
 
@@ -74,6 +75,23 @@ def test_every_peer_says_what_it_is(peer):
     assert peer.configuration
     if peer.name in peers.PEERS:
         assert peers.version(peer.name)
+
+
+QUEUES = [peer for peer in (*queue_peers.ON_SQLITE, queue_peers.Redis) if not absent(peer)]
+
+
+@pytest.mark.parametrize("kind", QUEUES, ids=lambda peer: peer.name)
+def test_a_queue_beside_ours_hands_out_every_job_once(kind, tmp_path):
+    with contextlib.closing(kind(tmp_path, [VALUE] * 25)) as queue:
+        assert [queue.step(10), queue.step(1), queue.step(100), queue.step(1)] == [10, 1, 14, 0]
+
+
+def test_a_queue_that_cannot_be_measured_says_why(monkeypatch):
+    monkeypatch.setattr(queue_peers.shutil, "which", lambda _: None)
+    assert absent(queue_peers.Redis) in (queue_peers.NO_SERVER, "not installed")
+    monkeypatch.setattr(queue_peers.Huey, "library", "a_library_that_is_not_there")
+    assert absent(queue_peers.Huey) == "not installed"
+    assert absent(queue_peers.Table) == ""
 
 
 def test_an_absent_peer_is_noticed_without_importing_it(monkeypatch):

@@ -57,7 +57,12 @@ EXPECTED = [
     ("route: by tag", "ns/record", 1),
     ("route: by a JSON field", "ns/record", 0),
     ("route: all, exactly once", "ns/record", 1),
-    ("route: p99 of an append to a source of 100 routes", "µs", 0),
+    ("route: p99 of an append to a source of 100 routes", "µs", 1),
+    *(
+        (f"kin: read {kind}, records of {lengths}", "ms/MB", 1)
+        for lengths in ("one length", "many lengths")
+        for kind in ("rustlog", "cursus", "comet", "topics", "aof2")
+    ),
 ]
 
 

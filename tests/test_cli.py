@@ -212,11 +212,18 @@ def test_version_and_help_do_not_wait_for_arrow() -> None:
     assert done.stdout.splitlines() == [f"esker {esker.__version__}", "False False"]
 
 
+def test_to_import_esker_is_not_to_import_pandas() -> None:
+    """Where it is installed, pyarrow imports it as soon as an array is made of Python's values."""
+    code = "import sys, esker, esker.engine.store; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "False\n"
+
+
 def test_every_command_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     text = capsys.readouterr().out
-    for name in ("demo", "info", "append", "read", "verify", "repair"):
+    for name in ("demo", "info", "append", "read", "verify", "repair", "serve", "key"):
         assert name in text
         with pytest.raises(SystemExit, match="0"):
             main([name, "--help"])

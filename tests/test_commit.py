@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine import committer as committer_module
 from esker.engine.background import Background
 from esker.format import frame, segment
 from esker.storage.files import told
+from esker.testing import ManualClock
 from tests.helpers import HandClock, Refusing
 
 THREADS = 16
@@ -78,7 +80,7 @@ def test_what_lingers_on_many_topics_is_synced_together(
     for topic in topics:
         topic.append(b"one")
         clock.forward(0.002)  # so that each is due at a time of its own
-    for _ in range(45):
+    for _ in range(75):
         store.tick()
         clock.forward(0.002)
     assert [topic.durable() for topic in topics] == [1] * 20
@@ -515,3 +517,25 @@ def test_a_clean_close_ends_with_a_mark_that_calls_all_before_it_durable(tmp_pat
     mark = frame.decode_header(data, place, place, header.salt)
     assert isinstance(mark, frame.Header)
     assert (mark.kind, mark.synced) == (frame.MARK, place)
+
+
+@pytest.mark.parametrize(("window", "slices"), [(None, 1), (0.0035, 4)])
+def test_a_leader_waits_for_company_no_longer_than_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: float | None, slices: int
+) -> None:
+    clock = ManualClock()
+    with esker.open(tmp_path / "data", clock=clock, background=False) as store:
+        committer = store._context.committer
+        committer.window, committer._company = window, 100.0
+        mine = committer_module.Round()
+        slept = []
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            clock.forward(0.001)
+            mine.tickets.append(None)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(committer_module.time, "sleep", sleep)
+        committer._gather(mine)
+        monkeypatch.undo()
+        assert len(slept) == slices

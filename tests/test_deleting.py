@@ -15,6 +15,8 @@ import esker
 from esker.testing import CORNERS, KEPT, LOST, Call, Crash, Fate, Fault, ManualClock, SimulatedDisk
 from tests.helpers import wait_until
 
+EVERY_KIND = True  # of store: see tests/conftest.py
+
 ROOT = "/store"
 
 

@@ -133,3 +133,26 @@ def test_limits_are_documented_as_they_are() -> None:
 def test_every_error_is_explained(kind: type[errors.EskerError]) -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     assert re.search(rf"\b{kind.__name__}\b", text)
+
+
+def test_tests_that_are_named_as_proof_are_there() -> None:
+    text = (ROOT / "docs" / "recovery.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 20
+    for path, name in named:
+        source = (ROOT / "tests" / path).read_text(encoding="utf-8")
+        assert f"def {name}(" in source, f"{path} has no {name}"
+
+
+def test_the_lineage_has_a_row_for_every_feature_and_counts_them_right() -> None:
+    """54 of Comet, 30 of RustLog, 109 of topics, 44 of AOF2, 14 of cursus, each once."""
+    text = (ROOT / "docs" / "lineage.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([CRTAK])(\d+) \|.*\| ([a-z ]+) \|$", text, re.M)
+    for letter, count in {"C": 54, "R": 30, "T": 109, "A": 44, "K": 14}.items():
+        assert [int(number) for kind, number, _ in rows if kind == letter] == [*range(1, count + 1)]
+    states = [state for _, _, state in rows]
+    told = re.search(r"Of (\d+) features (\d+) are done, (\d+) are here in part, (\d+) come", text)
+    assert told is not None
+    assert [int(number) for number in told.groups()] == [
+        len(rows), *(states.count(state) for state in ("done", "here in part", "later"))
+    ]  # fmt: skip

@@ -24,8 +24,8 @@ from esker.format.offsets import home_of
 from esker.format.tags import encode as encode_tags
 from esker.storage.tags import index_of
 from esker.testing import Fate, ManualClock, SimulatedDisk
-from tests import fsck
-from tests.fsck import (
+from tests import fsck, fsck_bytes
+from tests.fsck_bytes import (
     CATALOG,
     CONFIG,
     DATA,
@@ -229,7 +229,7 @@ def test_it_cuts_where_the_engine_cuts_a_batch_of_several_frames(death: tuple[An
 def test_it_reads_around_a_hole(path: Path) -> None:
     sealed = next(path.rglob("*.seg"))
     data = bytearray(sealed.read_bytes())
-    found = fsck.segment(bytes(data))
+    found = fsck_bytes.segment(bytes(data))
     data[found.frames[1].position + 70] ^= 1
     sealed.write_bytes(data)
     assert [problem.what for problem in fsck.judge(path, clean=True).problems] == [
@@ -280,7 +280,7 @@ class Patient:
         self.put(pattern, at, packed + xxh3(packed, seed).to_bytes(8, "little"))
 
     def identity(self, **fields: Any) -> None:
-        self._changed(fsck.IDENTITY, "esker.store", 0, fields, 0)
+        self._changed(fsck_bytes.IDENTITY, "esker.store", 0, fields, 0)
 
     def catalog(self, edit: Callable[[Any], None] | None = None, **fields: Any) -> None:
         newest = max(path for path in self.files if path.startswith("catalog-"))
@@ -290,7 +290,7 @@ class Patient:
             body = json.dumps(told).encode()
             self.files[newest] = self.files[newest][:64] + body
             fields |= {"size": len(body), "body": xxh3(body)}
-        self._changed(fsck.CATALOG, newest, 0, fields, 0)
+        self._changed(fsck_bytes.CATALOG, newest, 0, fields, 0)
 
     def state(self, at: int = 4096, **fields: Any) -> None:
         self._changed(STATE, T + "state", at, fields, 0)
@@ -301,7 +301,7 @@ class Patient:
             data, path = msgspec.msgpack.encode(body), self.path("topics/*/once")
             self.files[path] = self.files[path][:64] + data
             fields |= {"size": len(data), "body": xxh3(data)}
-        self._changed(fsck.ONCE, "topics/*/once", 0, fields, 0)
+        self._changed(fsck_bytes.ONCE, "topics/*/once", 0, fields, 0)
 
     def header(self, pattern: str, **fields: Any) -> None:
         self._changed(SEGMENT, pattern, 0, fields, 0)
@@ -310,7 +310,7 @@ class Patient:
     def frame(self, pattern: str, which: int, content: bytes | None = None, **fields: Any) -> None:
         """Change the last frame of a kind."""
         data = self.files[self.path(pattern)]
-        found = fsck.segment(data)
+        found = fsck_bytes.segment(data)
         at = [each.position for each in found.frames if each.head.kind == which][-1]
         salt = found.header.salt
         if content is not None:
@@ -323,7 +323,7 @@ class Patient:
         data = self.files[self.path(pattern)]
         at, head = [
             (each.position, each.head)
-            for each in fsck.segment(data).frames
+            for each in fsck_bytes.segment(data).frames
             if each.head.kind == kind
         ][-1]
         return data[at + 64 : at + 64 + head.size]
@@ -361,7 +361,7 @@ class Patient:
     def twice(self) -> None:
         """A stub whose place is there a second time."""
         data = self.files[self.path(STUB)]
-        found = fsck.segment(data)
+        found = fsck_bytes.segment(data)
         salt, place, footer = found.header.salt, *found.frames[-2:]
         made = data[: place.end]
         for each in (place, footer):
@@ -382,28 +382,28 @@ class Patient:
         told["tickets"][0].update(fields)
         body = json.dumps(told).encode()
         self.files[self.path(COMMIT)] = data[:64] + body
-        self._changed(fsck.CATALOG, COMMIT, 0, {"size": len(body), "body": xxh3(body)}, 0)
+        self._changed(fsck_bytes.CATALOG, COMMIT, 0, {"size": len(body), "body": xxh3(body)}, 0)
 
     def entry(self, **fields: Any) -> None:
         """Change the last entry of the journal."""
         data = self.files[self.path(JOURNAL)]
-        header, entries, _, _ = fsck.journal(data)
+        header, entries, _, _ = fsck_bytes.journal(data)
         at = entries[-1][0]
-        self._changed(fsck.ENTRY, JOURNAL, at, fields, (header.salt + at) % 2**64)
+        self._changed(fsck_bytes.ENTRY, JOURNAL, at, fields, (header.salt + at) % 2**64)
 
     def deletion(self, which: int, content: bytes | None = None, **fields: Any) -> None:
         """Change a frame of the file of deletions."""
         data = self.files[self.path(ERASED_BY)]
-        salt, at = fsck.DELETIONS.at(data).salt, 64
+        salt, at = fsck_bytes.DELETIONS.at(data).salt, 64
         for _ in range(which):
-            at += 64 + fsck.padded(FRAME.at(data, at).size)
+            at += 64 + fsck_bytes.padded(FRAME.at(data, at).size)
         if content is not None:
             self.put(ERASED_BY, at + 64, content)
             fields["body"] = xxh3(content, salt)
         self._changed(FRAME, ERASED_BY, at, fields, (salt + at) % 2**64)
 
     def deletions(self, **fields: Any) -> None:
-        self._changed(fsck.DELETIONS, ERASED_BY, 0, fields, 0)
+        self._changed(fsck_bytes.DELETIONS, ERASED_BY, 0, fields, 0)
 
 
 T = "topics/00000001/0000/"  # a merged segment, one sealed in place, a log
@@ -703,7 +703,7 @@ CLEAN: list[tuple[str, Damage]] = [
 IMAGE: list[tuple[str, Damage]] = [
     ("journal is shorter", lambda p: p.cut(JOURNAL, 63)),
     ("journal header checksum", lambda p: p.flip(JOURNAL, 20)),
-    ("journal header", lambda p: p._changed(fsck.JOURNAL, JOURNAL, 0, {"version": 2}, 0)),
+    ("journal header", lambda p: p._changed(fsck_bytes.JOURNAL, JOURNAL, 0, {"version": 2}, 0)),
     ("journal of another store", lambda p: p.rename(JOURNAL, "00000001", "00000002")),
     ("no journal entry", lambda p: p.flip(JOURNAL, 100)),
     ("no journal entry", lambda p: p.flip(JOURNAL, 140)),
@@ -724,9 +724,9 @@ def test_damage_is_found(what: str, damage: Damage) -> None:
 BATCH: list[tuple[str, Damage]] = [
     ("commit is too short", lambda p: p.cut(COMMIT, 63)),
     ("commit header checksum", lambda p: p.flip(COMMIT, 20)),
-    ("commit header", lambda p: p._changed(fsck.CATALOG, COMMIT, 0, {"version": 2}, 0)),
+    ("commit header", lambda p: p._changed(fsck_bytes.CATALOG, COMMIT, 0, {"version": 2}, 0)),
     ("commit body", lambda p: p.flip(COMMIT, 70)),
-    ("sequence", lambda p: p._changed(fsck.CATALOG, COMMIT, 0, {"generation": 8}, 0)),
+    ("sequence", lambda p: p._changed(fsck_bytes.CATALOG, COMMIT, 0, {"generation": 8}, 0)),
     ("commit of another store", lambda p: p.rename(COMMIT, "7.commit", "8.commit")),
     ("a staged segment of another size", lambda p: p.cut(STAGED, 400)),
     ("a staged segment with other bytes", lambda p: p.flip(STAGED, 300)),
@@ -1052,9 +1052,9 @@ def test_healthy_stores_have_no_problems() -> None:
 def test_every_check_is_tried() -> None:
     """Whatever fsck can say is in one of the lists above."""
     said = set()
-    tree = ast.parse(Path(fsck.__file__).read_text("utf-8"))
-    for node in [part for top in tree.body if not isinstance(top, ast.Assign)
-                 for part in ast.walk(top)]:  # fmt: skip
+    texts = [Path(module.__file__).read_text("utf-8") for module in (fsck, fsck_bytes)]
+    for node in [part for text in texts for top in ast.parse(text).body
+                 if not isinstance(top, ast.Assign) for part in ast.walk(top)]:  # fmt: skip
         if isinstance(node, ast.Tuple) and len(node.elts) in (2, 3):
             items = node.elts[-1:]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(SAYING):

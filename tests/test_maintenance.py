@@ -259,6 +259,25 @@ def test_to_pause_waits_for_the_piece_at_work_and_for_no_other(tmp_path: Path) -
         assert sealed(store) == 1
 
 
+def test_to_pause_waits_for_a_removal_which_no_shard_knows_of(tmp_path: Path) -> None:
+    gate, threads, paused = Gate("unlink", ".deleted"), Threads(), threading.Event()
+    with esker.open(tmp_path / "data", files=gate) as store, gate:
+        store["t"].append(b"x", wait=True)
+        store.delete("t")
+        assert gate.came.wait(30)
+
+        def pause() -> None:
+            store.pause_maintenance()
+            paused.set()
+
+        threads.start(pause)
+        wait_until(lambda: store.maintenance().state == "paused", "the wish")
+        assert not paused.wait(0.5), "it is being removed"
+        gate.free.set()
+        threads.join()
+        assert store.maintenance().doing == ()
+
+
 def test_closing_waits_for_the_piece_at_work_and_for_no_other(
     tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,8 @@ from esker.engine import known, once
 from esker.engine.intake import fnv1a
 from esker.errors import KeyReused, ProducersFull, SequenceExpired, SequenceGap
 from esker.format.checksum import checksum
-from esker.format.once import HEADER, Keyed, Numbered, Place, Saved
+from esker.format.once import COPIED, HEADER, Keyed, Numbered, Place, Saved
+from esker.options import HEADERS_BYTES_MAX, HEADERS_MAX
 from esker.testing import LOST, ManualClock, SimulatedDisk
 from tests.helpers import HandClock, Refusing, Threads, only
 
@@ -173,7 +174,9 @@ def test_a_topic_that_knows_no_keys_takes_none(store: esker.Store, off: dict[str
     assert topic.append(b"v", idempotency_key="k") == topic.append(b"v", idempotency_key="k") == 0
 
 
-def test_a_record_that_is_copied_takes_no_mark_along(store: esker.Store) -> None:
+def test_a_record_that_is_copied_takes_its_mark_along_as_one_that_means_nothing_there(
+    store: esker.Store,
+) -> None:
     source, copy = store["source"], store["copy"]
     source.append(b"v", headers={"h": b"1"}, idempotency_key="k")
     record = source[0]
@@ -181,11 +184,33 @@ def test_a_record_that_is_copied_takes_no_mark_along(store: esker.Store) -> None
     for _ in range(2):
         copy.append_many([record])
     copy.append_arrow(source[:].to_arrow())
-    assert [r.headers for r in copy.read(0)] == [{"h": b"1"}] * 3
+    mark = (record.headers or {})[HEADER]
+    assert [r.headers for r in copy.read(0)] == [{"h": b"1", COPIED: mark}] * 3
     assert copy.append(b"v", idempotency_key="k") == 3
+    copy.append_many([copy[2]], idempotency_key="another")
+    assert (copy[4].headers or {})[COPIED] == mark, "where it came from first"
+    source.append_many([b"w", copy[4]])
+    assert set(source[2].headers or {}) == {"h", COPIED}
+    source.append_arrow(source[:2].to_arrow())
+    assert [set(r.headers or {}) for r in source.read(3)] == [{"h", COPIED}, set()]
     plain = pa.array([[{"key": "a", "value": b"1"}]], SCHEMA_OF_HEADERS)
     copy.append_arrow(pa.table({"value": [b"x"], "headers": plain}))
-    assert copy[4].headers == {"a": b"1"}
+    assert copy[5].headers == {"a": b"1"}
+
+
+def test_a_record_with_as_many_headers_as_there_may_be_can_be_copied(store: esker.Store) -> None:
+    copy = store["copy"]
+    many = {f"h{n:02}": b"" for n in range(HEADERS_MAX)}
+    for number, headers in enumerate((many, {"h": b"x" * (HEADERS_BYTES_MAX - 1)})):
+        source = store[f"source-{number}"]
+        source.append(b"v", headers=headers, idempotency_key="k" * 1024)
+        copy.append_many([source[0]])
+        copy.append_many([copy[2 * number]])  # a copy of a copy
+        assert len(copy[2 * number + 1].headers or {}) == len(headers) + 1
+    with pytest.raises(esker.RecordTooLarge):
+        copy.append(b"v", headers={**many, "one more": b"", COPIED: b""})
+    with pytest.raises(esker.RecordTooLarge):
+        copy.append(b"v", headers={COPIED: b"x" * (HEADERS_BYTES_MAX + 1)})
 
 
 def test_a_batch_that_does_not_fit_or_is_refused_is_not_remembered(store: esker.Store) -> None:
@@ -361,7 +386,7 @@ def test_attached_segments_and_marks_know_of_each_other(still: esker.Store) -> N
     assert still.attach("w", 1, staged.tickets)
     assert topic.append(b"a", idempotency_key="k") == first
     assert topic.append(b"b", idempotency_key="l") == 3
-    assert topic[2].headers in (None, {})
+    assert topic[2].headers == {COPIED: b"forged"}
 
 
 def test_no_file_is_made_where_nobody_gives_a_key(tmp_path: Path, store: esker.Store) -> None:

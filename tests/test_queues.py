@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import esker
+from esker.engine.delivery import deliver
 from esker.errors import InvalidOption, NotAQueue, StaleLease
 from esker.queues import lane as lanes
+from esker.queues import moving
 from esker.queues.queue import Queue
 from esker.testing import LOST, Fault, ManualClock, SimulatedDisk
 from tests.helpers import HandClock
@@ -89,6 +92,27 @@ def test_a_stale_token_never_acts(queue: Queue, clock: HandClock) -> None:
     fast.ack()
     with pytest.raises(StaleLease, match="it is done"):
         fast.ack()
+    assert queue.stats().unfinished == 0
+
+
+def test_a_second_delivery_that_is_given_back_leaves_the_first_its_job(
+    queue: Queue, clock: HandClock
+) -> None:
+    """Nobody but who holds a job can have it taken off the queue, whatever he does with it."""
+    queue.put(b"a")
+    (slow,) = queue.claim()
+    clock.forward(31)
+    (second,) = queue.claim()
+    with pytest.raises(StaleLease):
+        slow.ack()
+    second.release()
+    assert queue.stats().ready == 1, "neither the late ack nor the release has finished it"
+    (third,) = queue.claim()
+    for stale in (slow, second):
+        with pytest.raises(StaleLease):
+            queue.ack(stale)
+    assert queue.stats().leased == 1
+    third.ack()
     assert queue.stats().unfinished == 0
 
 
@@ -273,6 +297,8 @@ def test_dead_jobs_are_put_back_one_or_matching_or_all(frail: Queue, clock: Hand
     by_value = {job.value: job for job in frail.dead}
     assert frail.dead.requeue(by_value[b"3"]) == 1
     assert frail.dead.requeue(by_value[b"3"]) == 0, "it is not there any more"
+    elsewhere = msgspec.structs.replace(by_value[b"2"], shard=7)
+    assert frail.dead.purge(elsewhere) == 0, "there is no such shard"
     assert frail.dead.requeue(where=lambda job: job.value in (b"1", b"2")) == 2
     again = frail.claim(6)
     assert sorted(values(again)) == [b"1", b"2", b"3"]
@@ -311,8 +337,7 @@ def test_a_dead_letter_that_could_not_be_copied_is_copied_later(
     queue = still.queue("jobs", max_deliveries=1, dead_letter="jobs.dead")
     queue.put(b"a")
     (job,) = queue.claim()
-    real = esker.Store.attach
-    monkeypatch.setattr(esker.Store, "attach", _fails)
+    monkeypatch.setattr(moving, "deliver", _fails)
     job.nack()
     assert job.settled
     assert queue.claim() == []
@@ -320,7 +345,7 @@ def test_a_dead_letter_that_could_not_be_copied_is_copied_later(
     with reopened(still, clock) as again:
         queue = again.queue("jobs")
         assert queue.claim() == [], "tried again, in vain"
-        monkeypatch.setattr(esker.Store, "attach", real)
+        monkeypatch.setattr(moving, "deliver", deliver)
         clock.forward(2)
         again.tick()
         assert (queue.stats().moving, len(again["jobs.dead"])) == (0, 1)
@@ -354,6 +379,64 @@ def test_a_copy_that_was_made_by_one_who_died_is_not_made_again(
         again.tick()
         assert queue.stats().moving == 0
         assert [letter.value for letter in again["jobs.dead"].read()] == [b"a"]
+
+
+def given_up_in_vain(
+    store: esker.Store, monkeypatch: pytest.MonkeyPatch, count: int, **options: Any
+) -> esker.Queue:
+    """A queue with so many moves, each of one job, that all wait for their copies."""
+    store.create("dead", **options)
+    queue = store.queue("jobs", max_deliveries=1, dead_letter="dead")
+    queue.put_many([b"%d" % number for number in range(count)])
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "deliver", _fails)
+        for job in queue.claim(count):
+            job.nack()
+    assert queue.stats().moving == len(queue._lanes[0].state.moving) == count
+    return queue
+
+
+def test_moves_that_wait_are_copied_together(
+    still: esker.Store, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = given_up_in_vain(still, monkeypatch, 50)
+    clock.forward(2)
+    still.tick()
+    assert queue.stats().moving == 0
+    assert [record.value for record in still["dead"].read()] == [b"%d" % n for n in range(50)]
+    assert sum(segment.rows > 0 for segment in still["dead"]._shards[0].segments) == 1
+
+
+def test_who_copies_what_another_has_copied_meanwhile_has_his_copy_dropped(
+    still: esker.Store, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = given_up_in_vain(still, monkeypatch, 3)
+    lane = queue._lanes[0]
+    first = sorted(lane.state.moving.items())[:2]
+    real, mover = deliver, moving.Mover(still, "jobs")
+
+    def late(*args: Any, **how: Any) -> bool:
+        monkeypatch.setattr(moving, "deliver", real)
+        mover._copy(lane, first, 0.0)  # another one, who knows of two only, is faster
+        return real(*args, **how)
+
+    monkeypatch.setattr(moving, "deliver", late)
+    clock.forward(2)
+    still.tick()
+    assert queue.stats().moving == 0
+    assert [record.value for record in still["dead"].read()] == [b"0", b"1", b"2"]
+
+
+def test_moves_that_have_no_room_together_go_as_far_as_there_is_room(
+    still: esker.Store, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = given_up_in_vain(still, monkeypatch, 3, cap_records=2, discard="reject")
+    clock.forward(2)
+    still.tick()
+    assert queue.stats().moving == 1
+    assert [record.value for record in still["dead"].read()] == [b"0", b"1"]
+    folder = Path(still.path) / "topics"
+    assert not list(folder.glob("*/*/*.staged")), "what was refused leaves nothing behind"
 
 
 def test_a_copy_that_waits_for_another_writer_is_there_when_that_one_is_gone(

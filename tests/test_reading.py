@@ -14,6 +14,8 @@ import esker
 from esker.storage.files import RealFiles
 from tests.helpers import HandClock, Threads, wait_until
 
+EVERY_KIND = True  # of store: see tests/conftest.py
+
 START = 1_800_000_000_000_000  # where a HandClock begins
 
 
@@ -394,6 +396,7 @@ def test_a_higher_level_takes_less_room(tmp_path: Path) -> None:
 # ---- following -------------------------------------------------------------------------------
 
 
+@pytest.mark.directory("looks at who waits")
 def test_a_follower_is_woken_by_each_append(store: esker.Store) -> None:
     topic = store["t"]
     topic.append(b"before", wait=True)
@@ -434,6 +437,7 @@ def test_following_ends_when_nothing_comes(store: esker.Store) -> None:
     assert [len(batch) for batch in store["t"].follow_batches(0, timeout=0.01)] == [1]
 
 
+@pytest.mark.directory("looks at who waits")
 def test_those_who_gave_up_waiting_are_forgotten(store: esker.Store) -> None:
     topics = [store.create("one"), store.create("four", shards=4)]
     for topic in topics:

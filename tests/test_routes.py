@@ -593,3 +593,26 @@ def test_the_command_line_and_jobs_do_not_run_routes(tmp_path: Path) -> None:
     assert main(["append", str(tmp_path / "data"), "orders", "x"]) == 0
     with esker.open(tmp_path / "data", mode="r") as store:
         assert store.routes()[0].records == 11
+
+
+def test_a_key_of_idempotency_is_known_where_it_was_given_and_not_where_it_was_forwarded(
+    tmp_path: Path,
+) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("a", durability="fsync")
+        topic.append(b"x", idempotency_key="k")
+        topic.producer("p").append_many([b"y", b"z"])
+        store.route("a", "b")
+        store.tick()
+    with esker.open(
+        tmp_path / "data", background=False
+    ) as store:  # what a shard knows is read from its log
+        assert [set(record.headers or {}) for record in store["b"].read()] == [
+            {"esker-copied"}, {"esker-copied"}, set(),
+        ]  # fmt: skip
+        assert store["b"].producer("p").last == -1
+        store["b"].append(b"another", idempotency_key="k")
+        store["b"].producer("p").append(b"and another", sequence=0)
+        assert [r.value for r in store["b"].read()] == [
+            b"x", b"y", b"z", b"another", b"and another",
+        ]  # fmt: skip

@@ -13,10 +13,12 @@ that prints its help, does not wait for Arrow.
 
 from __future__ import annotations
 
+from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from esker.engine.verbs import OPENERS
+from esker.version import VERSION
 
 if TYPE_CHECKING:
     from esker.aio import AsyncGroup, AsyncQueue, AsyncRoute, AsyncStore, AsyncTopic, aopen
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         DiskFull,
         EskerError,
         Fenced,
+        Forbidden,
         FormatTooNew,
         GroupNotFound,
         GroupsFull,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
         MemberBusy,
         NotAQueue,
         NotAStore,
+        NotRemote,
         OffsetOutOfRange,
         PermissionRefused,
         Poisoned,
@@ -69,15 +73,19 @@ if TYPE_CHECKING:
         RouteRefused,
         SequenceExpired,
         SequenceGap,
+        ServerFault,
         StaleLease,
         StopProcessing,
         StorageError,
         StoreClosed,
         StoreForked,
+        Throttled,
         TooManyFiles,
         TopicExists,
         TopicFull,
         TopicNotFound,
+        Unauthorized,
+        Unavailable,
         UnsafePath,
         WouldBlock,
         WriterBusy,
@@ -99,7 +107,7 @@ if TYPE_CHECKING:
     from esker.upkeep.report import Action, Problem, Repaired, Verification
     from esker.upkeep.verify import verify
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Where each public name lives, when it is not an exception.
 _HOMES = {
@@ -179,6 +187,7 @@ __all__ = [
     "Eviction",
     "Fenced",
     "Finding",
+    "Forbidden",
     "FormatTooNew",
     "Gap",
     "Group",
@@ -200,6 +209,7 @@ __all__ = [
     "Move",
     "NotAQueue",
     "NotAStore",
+    "NotRemote",
     "Offset",
     "OffsetOutOfRange",
     "PatternGroup",
@@ -224,6 +234,7 @@ __all__ = [
     "RouteStatus",
     "SequenceExpired",
     "SequenceGap",
+    "ServerFault",
     "Slice",
     "Span",
     "Spans",
@@ -233,12 +244,15 @@ __all__ = [
     "Store",
     "StoreClosed",
     "StoreForked",
+    "Throttled",
     "Tiered",
     "TooManyFiles",
     "Topic",
     "TopicExists",
     "TopicFull",
     "TopicNotFound",
+    "Unauthorized",
+    "Unavailable",
     "UnsafePath",
     "Verification",
     "Work",
@@ -258,15 +272,28 @@ OPENERS["routes"] = lambda: import_module("esker.routes.status").routes_of
 OPENERS["run_routes"] = lambda: import_module("esker.routes.registry").run_routes
 OPENERS["pattern"] = lambda: import_module("esker.groups.pattern").open_pattern
 
+OPENERS["url"] = lambda: import_module("esker.client.store").open_url
 OPENERS["queue"] = lambda: import_module("esker.queues.opening").open_queue
 
 if not TYPE_CHECKING:
+
+    def _with_kin(open_store: Any) -> Any:
+        """`open`, which knows `kin+comet:///path` too: the directory of another log, to be read."""
+
+        @wraps(open_store)
+        def open(path: Any, *args: Any, **options: Any) -> Any:
+            if isinstance(path, str) and path.startswith("kin+"):
+                return import_module("esker.kin").open_url(path, *args, **options)
+            return open_store(path, *args, **options)
+
+        return open
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module 'esker' has no attribute {name!r}")
         home, _, original = _HOMES.get(name, "esker.errors").partition(":")
-        value = globals()[name] = getattr(import_module(home), original or name)
+        value = getattr(import_module(home), original or name)
+        globals()[name] = value = _with_kin(value) if name == "open" else value
         return value
 
     def __dir__() -> list[str]:

@@ -127,9 +127,16 @@ class RouteNotFound(EskerError, KeyError):
 
 
 class RouteRefused(EskerError):
-    """A route that would go in a circle, give a topic a second source, or take a name in use."""
+    """A route that would go in a circle, give a topic a second source, or take a name in use.
+
+    `.circle` names the topics that it would go through, if it is that.
+    """
 
     code = "route_refused"
+
+    def __init__(self, message: str, *, circle: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.circle = list(circle)
 
 
 class StopProcessing(EskerError):
@@ -371,6 +378,60 @@ class DataGap(EskerError):
         )
         super().__init__(f"{gap}. {advice or going_on}")
         self.gap = gap
+
+
+# ---- a store on a server ----------------------------------------------------------------
+
+
+class Unavailable(EskerError, ConnectionError):
+    """A server cannot be reached, or went away before it answered; `.done` is what is known of it.
+
+    False: the call was not done. None: perhaps it was; with an idempotency key it can be repeated.
+    """
+
+    code = "unavailable"
+
+    def __init__(self, message: str, *, done: bool | None = False) -> None:
+        super().__init__(message)
+        self.done = done
+
+
+class Unauthorized(EskerError, PermissionError):
+    """The server wants a key, or does not know this one."""
+
+    code = "unauthorized"
+
+
+class Forbidden(EskerError, PermissionError):
+    """The key is not for this: it lacks a scope, or is not for topics of that name."""
+
+    code = "forbidden"
+
+
+class Throttled(EskerError):
+    """The server has enough to do; nothing was done. Try again in `.retry_after` seconds."""
+
+    code = "throttled"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ServerFault(EskerError):
+    """The server failed, or is not one that this client can talk to; `.status` is its answer's."""
+
+    code = "server_fault"
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotRemote(EskerError, AttributeError):
+    """What can be done with a directory alone: on the machine where the store is."""
+
+    code = "not_remote"
 
 
 # ---- Spark -------------------------------------------------------------------------------

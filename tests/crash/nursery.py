@@ -40,10 +40,12 @@ from tests.crash.ledger import Ledger
 PIPE_BYTES = 1 << 20
 TOLD = (
     "creating", "forget", "created", "trying", "buffered", "wrote", "flushed", "synced", "failed",
-    "forgetting", "forgotten", "erasing", "erased", "dropping", "dropped", "reopened", "ready",
+    "forgetting", "forgotten", "erasing", "erased", "dropping", "dropped", "grouped", "acking",
+    "acked", "reopened", "ready",
 )  # fmt: skip
 DOORS = (
     "open", "page", "rename", "unlink", "make_dir", "sync_dir", "list", "kind", "lock", "holder",
+    "mutex",
 )  # fmt: skip
 FILE_DOORS = ("read", "write", "sync", "size", "truncate", "allocate", "map", "close")
 Now = Callable[[], None]
@@ -282,7 +284,7 @@ class Nursery:
 
         child = Child(live)
         said = child.listen(after, at_work=seed % 5 > 0)
-        replay(self.ledger, said)
+        self.told["acks"] += replay(self.ledger, said)["acked"]
         try:
             assert child.killed or os.WEXITSTATUS(child.status) == 0, f"status {child.status}"
             self.look(steps)
@@ -325,7 +327,7 @@ class Nursery:
         chance = random.Random(f"workload {self.seed} {self.lot // 2}")
         enough = self.told["kills"] + limit
         while self.told["kills"] < enough:
-            steps = without_groups(
+            steps = read_too(
                 chance, chance.choice((4, 8, 12)), wide=chance.random() < 0.3,
                 deleting=chance.random() < 0.3,
             )  # fmt: skip
@@ -357,7 +359,7 @@ class Nursery:
         for life in range(lives):
             if life % 12 == 11:
                 self.new_store()
-            steps = without_groups(self.chance, 30, wide=life % 2 == 1, deleting=life % 3 == 0)
+            steps = read_too(self.chance, 30, wide=life % 2 == 1, deleting=life % 3 == 0)
             if timed:
                 after = self.chance.uniform(0.0, 0.005)
                 self.kill(steps * 4, after=after, threads=self.chance.random() < 0.5)
@@ -365,9 +367,15 @@ class Nursery:
                 self.kill(steps, at=self.chance.choice((3, 10, 30, 80, 200)))
 
 
-def without_groups(*how: Any, **more: Any) -> list[Any]:
-    """A mix whose ledger a pipe can tell; groups die in tests/test_groups_processes.py."""
-    return [step for step in mixed(*how, **more) if step[0] != "consume"]
+def read_too(chance: random.Random, length: int, **how: Any) -> list[Step]:
+    """A mix in which groups read, more than in others: an ack is a store into a mapped page, and
+    only a real kill shows that it outlives its process."""
+    steps = mixed(chance, length, **how)
+    made = sum(step[0] == "create" for step in steps[:8])
+    places = [at for at in range(made, len(steps) + 1) if steps[at - 1][0] != "drop"]
+    for at in sorted(chance.sample(places, max(1, length // 6)), reverse=True):
+        steps.insert(at, ("consume", chance.choice("fd"), chance.randrange(1, 4)))
+    return steps
 
 
 def main() -> None:

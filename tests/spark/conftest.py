@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this directory."""
+"""One Spark session for all tests of this directory but those that start programs of their own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import esker
 import esker.spark
 from esker.spark import java
 from esker.spark.session import _LEAN_JAVA, _Archive
+from tests.helpers import dealt_with
 from tests.spark.copying import Copier, digest, feed
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Called for what lies below this directory only."""
     item.add_marker(pytest.mark.spark)
+    needs = set(getattr(item, "fixturenames", ()))
+    for lot, fixture in (("spark programs", "spark"), ("spark session", "classes")):
+        if fixture in needs and dealt_with(item.nodeid) == lot:
+            raise pytest.UsageError(f"{item.nodeid} needs {fixture!r}, which another worker has")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ Codes of pytest: 0, all passed; 1, some failed; others, the tests did not run.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -26,7 +27,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = ("hypothesis", "msgspec", "pyarrow", "pyarrow.compute", "pytest", "xxhash")
+LIBRARIES = (  # pandas: pyarrow imports it as soon as an array is made of Python's values
+    "concurrent.futures.thread", "hypothesis", "mmap", "msgspec", "pandas", "pdb", "pyarrow",
+    "pyarrow.compute", "pytest", "tarfile", "tomllib", "xxhash",
+)  # fmt: skip
 PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
 SECONDS = 60  # for one test
 PYTEST = (
@@ -88,6 +92,7 @@ def _run(words: dict[str, Any], source: str) -> NoReturn:
     """The child's part: all that the tests print goes to a file."""
     import pytest
 
+    gc.unfreeze = lambda: None  # what was frozen stays so: this process ends at once
     code = MISUSED
     try:
         output = os.open(words["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -135,6 +140,8 @@ def main(folder: str) -> None:
         "ESKER_SCALE": "0.02", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
+    gc.collect()
+    gc.freeze()  # no child looks through all this for cycles, and copies it by looking
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -25,7 +25,8 @@ class AsyncGroup:
     """A group whose verbs are awaited.
 
     `batch.ack()` is not: it is one store, and waits for nothing. `await group.sync()` has it on the
-    disk.
+    disk. Of a group on a server it is a call, and `await group.ack_batch(batch)` makes it off the
+    loop.
     """
 
     def __init__(self, store: AsyncStore, group: Group | PatternGroup) -> None:
@@ -33,10 +34,22 @@ class AsyncGroup:
         self._group = group
         self.name = group.name
 
+    @property
+    def duplicates(self) -> int:
+        """As `Group.duplicates`."""
+        return self._group.duplicates
+
     async def poll(
         self, max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, wait: float | None = 0
     ) -> AsyncIterator[GroupBatch]:
         """As `Group.poll`. Waits on the loop's side, so that no thread is held by who waits."""
+        if not self._store._local:  # the server waits, and a thread for its answer
+            asked = self._store._iterate(
+                lambda: self._group.poll(max_records, max_bytes, wait), holding=True
+            )
+            async for each in asked:
+                yield each
+            return
         loop = asyncio.get_running_loop()
         deadline = None if wait is None else loop.time() + wait
         while True:
@@ -70,7 +83,10 @@ class AsyncGroup:
                     return handled
                 if auto_ack or verdict != "done":
                     with contextlib.suppress(Fenced):  # at least once: it comes again elsewhere
-                        batch.ack()
+                        if self._store._local:
+                            batch.ack()
+                        else:
+                            await self.ack_batch(batch)
                 handled += len(batch) if verdict != "skip" else 0
                 if verdict == "last" or self._group._stop:
                     return handled
@@ -98,6 +114,10 @@ class AsyncGroup:
             await asyncio.sleep(delay)
             if self._group._stop:
                 return "stop"
+
+    async def ack_batch(self, batch: GroupBatch, upto: int | None = None) -> None:
+        """As `batch.ack`, off the loop."""
+        await self._store._run(lambda: batch.ack(upto))
 
     def stop(self) -> None:
         """End `process` behind the batch at hand."""

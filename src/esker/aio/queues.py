@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from esker.aio.store import AsyncStore
 
 LOOK_SECONDS: Final = 0.005  # between looks for a job while somebody waits
+ASK_SECONDS = 1.0  # that a server is asked to wait, so that cancelling takes no longer
 PATIENCE_SECONDS: Final = 0.25  # at a stretch, so that ending does not take longer
 
 
@@ -101,11 +102,49 @@ class AsyncQueue:
         loop, limit = asyncio.get_running_loop(), check_timeout(wait)
         deadline = None if limit is None else loop.time() + limit
         while True:
-            found = await self._run(lambda: self.queue.claim(max, lease, gaps=gaps))
+            if self._store._local:
+                found = await self._run(lambda: self.queue.claim(max, lease, gaps=gaps))
+            else:
+                found = await self._asked(max, lease, deadline, gaps)
             left = LOOK_SECONDS if deadline is None else deadline - loop.time()
             if found or left <= 0:
                 return [AsyncJob(self, job) for job in found]
             await asyncio.sleep(min(left, LOOK_SECONDS))
+
+    async def _asked(
+        self, max: int, lease: float | str | None, deadline: float | None,
+        gaps: Literal["raise", "skip"],
+    ) -> list[Job]:  # fmt: skip
+        """Have a server wait for a job, for a while; given back if nobody is there to have it."""
+        loop = asyncio.get_running_loop()
+        left = ASK_SECONDS if deadline is None else min(deadline - loop.time(), ASK_SECONDS)
+        wait = left if left > 0 else 0.0
+        asking = asyncio.ensure_future(
+            self._store._hold(lambda: self.queue.claim(max, lease, wait, gaps=gaps))
+        )
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            found = await asking
+            if found:
+                await self._run(lambda: self.queue.release(found))
+            raise
+
+    async def announce(self, max: int = 1) -> float:
+        """As `Queue.announce`."""
+        return await self._run(lambda: self.queue.announce(max))
+
+    async def claim_together(
+        self, wants: Sequence[int], lease: float | str | None = None, *,
+        gaps: Literal["raise", "skip"] = "raise",
+    ) -> list[list[AsyncJob]]:  # fmt: skip
+        """As `Queue.claim_together`."""
+        hands = await self._run(lambda: self.queue.claim_together(wants, lease, gaps=gaps))
+        return [[AsyncJob(self, job) for job in hand] for hand in hands]
+
+    def job(self, shard: int, offset: int, token: str) -> AsyncJob:
+        """As `Queue.job`; nothing is waited for."""
+        return AsyncJob(self, self.queue.job(shard, offset, token))
 
     async def ack(self, jobs: AsyncJob | Sequence[AsyncJob]) -> None:
         """As `Queue.ack`."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Generator,
     Iterable,
@@ -32,7 +33,7 @@ from esker.engine.slices import Slice
 from esker.engine.store import Mode, Store, open_store
 from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
-from esker.errors import CommitTimeout, WouldBlock, WriterBusy
+from esker.errors import CommitTimeout, StoreClosed, WouldBlock, WriterBusy
 from esker.groups.describe import GroupStatus
 from esker.records import Offset, Record, Span, Spans
 from esker.routes.status import RouteStatus
@@ -42,21 +43,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREADS = 4
+REMOTE_THREADS = 16  # for a store on a server: they wait for the network, not for a disk
+WAITING_MAX = 512  # who follows a topic on a server holds a thread while he waits
 _END: Any = object()
 
 
 class _Opening:
     """What `aopen` returns: await it, or enter it."""
 
-    def __init__(self, opening: Callable[[], Store]) -> None:
+    def __init__(self, opening: Callable[[], Store], remote: bool) -> None:
         self._opening = opening
+        self._remote = remote
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
         return self._open().__await__()
 
     async def _open(self) -> AsyncStore:
-        pool = ThreadPoolExecutor(THREADS, "esker-aio")
+        pool = ThreadPoolExecutor(REMOTE_THREADS if self._remote else THREADS, "esker-aio")
         try:
             store = await asyncio.get_running_loop().run_in_executor(pool, self._opening)
         except BaseException:
@@ -78,7 +82,8 @@ class _Opening:
 
 def aopen(path: str | PathLike[str], mode: Mode = "rw", **options: Any) -> _Opening:
     """As `esker.open`, for asyncio: `async with esker.aopen("data") as store`."""
-    return _Opening(lambda: open_store(path, mode, **options))
+    remote = isinstance(path, str) and "://" in path
+    return _Opening(lambda: open_store(path, mode, **options), remote)
 
 
 class AsyncStore:
@@ -89,10 +94,17 @@ class AsyncStore:
         self._pool = pool
         self._topics: dict[str, AsyncTopic] = {}
         self._rounds = _Rounds(self)
+        self._waiting: ThreadPoolExecutor | None = None
+        # A store on a server has the verbs of one in a directory, and none of its insides.
+        self._local = isinstance(store, Store)
+        place: Any = store._context if self._local else store
+        self._require_open: Callable[[], None] = place.require_open
+        self._is_closed: Callable[[], bool] = lambda: place.closed
+        self.under_way = 0  # calls in the pool of threads, or waiting for one of them
 
     def __getitem__(self, name: str) -> AsyncTopic:
         topic = self._topics.get(name)
-        if topic is None:
+        if topic is None or topic._topic._gone:  # deleted, by whomever
             topic = self._topics[name] = AsyncTopic(self, self._store[name])
         return topic
 
@@ -192,6 +204,8 @@ class AsyncStore:
             await loop.run_in_executor(self._pool, self._store.close)
         finally:
             await asyncio.to_thread(self._pool.shutdown)  # its threads end with the store
+            if self._waiting is not None:
+                await asyncio.to_thread(self._waiting.shutdown)
 
     async def __aenter__(self) -> AsyncStore:
         return self
@@ -203,14 +217,40 @@ class AsyncStore:
         await self.close()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        self._store._context.require_open()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        self._require_open()
+        self.under_way += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self.under_way -= 1
 
-    async def _iterate(self, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        """An iterator whose every step may touch the disk, stepped in the pool."""
+    def _commit_window(self, seconds: float | None) -> None:
+        """How long appends are collected before a sync, from now on; None: as the store was opened.
+
+        For who knows that there is more to do than can be done: one sync then serves more appends,
+        and each of them takes longer.
+        """
+        self._rounds.window = seconds or 0.0
+        self._store._context.committer.window = seconds
+
+    async def _hold(self, work: Callable[[], T]) -> T:
+        """Something that waits long, in a thread that nobody else needs."""
+        self._require_open()
+        if self._waiting is None:
+            self._waiting = ThreadPoolExecutor(WAITING_MAX, "esker-aio-wait")
+        return await asyncio.get_running_loop().run_in_executor(self._waiting, work)
+
+    async def _iterate(
+        self, make: Callable[[], Iterator[T]], *, holding: bool = False
+    ) -> AsyncIterator[T]:
+        """An iterator whose every step may touch the disk, stepped in the pool.
+
+        `holding`: or may take long, so that it is given a thread that nobody else needs.
+        """
+        step: Callable[[Callable[[], Any]], Awaitable[Any]] = self._hold if holding else self._run
         iterator = await self._run(make)
         while True:
-            item = await self._run(lambda: next(iterator, _END))
+            item = await step(lambda: next(iterator, _END))
             if item is _END:
                 return
             yield item
@@ -223,6 +263,7 @@ class _Rounds:
         self._store = store
         self._waiting: list[tuple[Ticket, asyncio.Future[int]]] = []
         self._running: asyncio.Task[None] | None = None
+        self.window = 0.0  # seconds to collect before each round
 
     def submit(self, ticket: Ticket) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -234,6 +275,8 @@ class _Rounds:
     async def _drain(self) -> None:
         try:
             while self._waiting:
+                if self.window:
+                    await asyncio.sleep(self.window)
                 taken, self._waiting = self._waiting, []
                 await self._commit(taken)
         finally:
@@ -278,7 +321,7 @@ class AsyncTopic:
     ) -> int:  # fmt: skip
         """As `Topic.append`. With wait, all tasks that wait share one commit."""
         topic = self._topic
-        if idempotency_key is not None:
+        if idempotency_key is not None or not self._store._local:
             given = (value, key, tag, node, headers, timestamp, wait, idempotency_key)
             return await self._store._run(lambda: topic.append(*given))
         if wait is False:
@@ -407,7 +450,7 @@ class AsyncTopic:
         steps = await self._store._run(lambda: self._topic.tail(start, **how))
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        while not self._store._store._context.closed:
+        while not self._store._is_closed():
             batches = await self._store._run(lambda: list(steps.take()))
             for batch in batches:
                 yield batch
@@ -424,7 +467,10 @@ class AsyncTopic:
         woken = asyncio.Event()
         waiter = _Waiter(loop, woken)
         limit = 3600.0 if deadline is None else max(0.0, deadline - loop.time())
-        if steps.watch(waiter):
+        if steps.blocking:
+            with contextlib.suppress(StoreClosed):
+                await self._store._hold(lambda: steps.wait(limit))
+        elif steps.watch(waiter):
             try:
                 await asyncio.wait_for(woken.wait(), limit)
             except TimeoutError:

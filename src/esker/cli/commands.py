@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 import esker
+from esker.cli import kin
 from esker.errors import NotAStore
 from esker.format import names
 from esker.records import Gap, Record
@@ -29,6 +30,8 @@ def _print_json(value: Any) -> None:
 
 def verify(arguments: argparse.Namespace) -> int:
     """`esker verify`."""
+    if arguments.dir.startswith("kin+"):
+        return kin.verify(arguments)
     found = esker.verify(arguments.dir, deep=not arguments.shallow, cold=arguments.cold)
     if arguments.json:
         problems = [
@@ -56,6 +59,8 @@ def repair(arguments: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """`esker info`."""
+    if arguments.dir.startswith("kin+"):
+        return kin.info(arguments)
     with esker.open(arguments.dir, "r") as store:
         topics = list(_topics(store))
         findings = [msgspec.structs.asdict(finding) for finding in store.recovery.findings]

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from esker import __version__
 from esker.errors import EskerError
@@ -21,6 +22,7 @@ from esker.errors import EskerError
 Run = Callable[[argparse.Namespace], int]
 
 _COLD = "where segments lie that were moved, if not where they were put"
+_KIN = "kin+KIND:///directory; KIND is rustlog, cursus, comet, topics or aof2"
 _START = "where to start: earliest, latest, N, -N, @2026-11-15T10:00, @-15m"
 
 
@@ -28,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _spark(given[1:]) if given[:1] == ["spark"] else _run(given)
+        code = _APART[given[0]](given[1:]) if given and given[0] in _APART else _run(given)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -55,6 +57,25 @@ def _spark(argv: Sequence[str]) -> int:
     return spark.run(argv)
 
 
+def _serve(argv: Sequence[str]) -> int:
+    """Has a flag for each setting of the server, and the server is much to import."""
+    from esker.cli import serve
+
+    return serve.serve(argv)
+
+
+def _key(argv: Sequence[str]) -> int:
+    from esker.cli import serve
+
+    return serve.key(argv)
+
+
+# Commands with a parser of their own, so that `esker --help` need not know what they need.
+_APART: Final[dict[str, Callable[[Sequence[str]], int]]] = {
+    "spark": _spark, "serve": _serve, "key": _key,
+}  # fmt: skip
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="esker", description="An embedded, durable, segmented append-only log."
@@ -67,6 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_read(commands)
     _add_verify(commands)
     _add_repair(commands)
+    commands.add_parser("serve", help="the store over HTTP: esker serve --help")
+    commands.add_parser("key", help="keys for a server: esker key --help")
+    _add_import(commands)
+    _add_export(commands)
     commands.add_parser("spark", help="jobs over whole logs, run by Spark: esker spark --help")
     return parser
 
@@ -113,7 +138,7 @@ def _add_read(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _add_verify(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("verify", help="check every byte; changes nothing")
-    parser.add_argument("dir", metavar="DIR", help="the directory of a store")
+    parser.add_argument("dir", metavar="DIR", help=f"the directory of a store; or {_KIN}")
     parser.add_argument("--shallow", action="store_true", help="headers only, in little time")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--cold", metavar="WHERE", default="", help=_COLD)
@@ -129,6 +154,28 @@ def _add_repair(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=_command("repair"))
 
 
+def _add_import(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("import", help="copy another log to a topic; goes on if stopped")
+    parser.add_argument("source", metavar="SOURCE", help=_KIN)
+    parser.add_argument("dir", metavar="DIR", help="the directory of a store; made if need be")
+    parser.add_argument("topic", metavar="TOPIC", help="made with as many shards, if need be")
+    parser.add_argument("--from", dest="name", metavar="NAME", help="which topic of the source")
+    parser.add_argument("--skip-gaps", action="store_true", help="go on behind what is missing")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_kin("import_"))
+
+
+def _add_export(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("export", help="write a topic as another log would have")
+    parser.add_argument("dir", metavar="DIR", help="the directory of a store")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("target", metavar="TARGET", help=_KIN)
+    parser.add_argument("--drop", action="store_true", help="leave out what it has no place for")
+    parser.add_argument("--shard", type=_count, default=None, help="only this one")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=_kin("export"))
+
+
 def _count(text: str) -> int:
     count = int(text)
     if count < 0:
@@ -141,6 +188,16 @@ def _command(name: str) -> Run:
         from esker.cli import commands
 
         found: Run = getattr(commands, name)
+        return found(arguments)
+
+    return run
+
+
+def _kin(name: str) -> Run:
+    def run(arguments: argparse.Namespace) -> int:
+        from esker.cli import kin
+
+        found: Run = getattr(kin, name)
         return found(arguments)
 
     return run

@@ -19,6 +19,7 @@ another. They never see one that was not committed, and never a part of a segmen
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -168,11 +169,15 @@ def _folder(context: Context, ticket: Ticket) -> str:
 
 
 def commit(
-    context: Context, writer: str, sequence: int, tickets: Sequence[Ticket], once: bytes = b""
-) -> bool:
-    """Make a batch a part of the log, durably. False if it was one already."""
+    context: Context, writer: str, sequence: int, tickets: Sequence[Ticket], once: bytes = b"",
+    after: int | None = None,
+) -> bool:  # fmt: skip
+    """Make a batch a part of the log, durably. False if it was one already.
+
+    With `after` also if another one was committed since the writer's batch of that number.
+    """
     with _committing(context) as folder:
-        return _commit(context, folder, Commit(writer, sequence, tuple(tickets), once))
+        return _commit(context, folder, Commit(writer, sequence, tuple(tickets), once), after)
 
 
 def abandon(context: Context, tickets: Sequence[Ticket]) -> None:
@@ -205,10 +210,10 @@ def _committing(context: Context) -> Iterator[str]:
             lock.release()
 
 
-def _commit(context: Context, folder: str, batch: Commit) -> bool:
+def _commit(context: Context, folder: str, batch: Commit, after: int | None) -> bool:
     files, mark = context.files, fingerprint(batch.writer)
     known = sorted(number for who, number in _listed(files, folder) if who == mark)
-    if known and known[-1] >= batch.sequence:
+    if known and (known[-1] >= batch.sequence or after not in (None, known[-1])):
         kept = {ticket.file for ticket in _read(context, mark, known[-1]).tickets}
         discard(context, [ticket for ticket in batch.tickets if ticket.file not in kept])
         return False
@@ -262,22 +267,43 @@ def _read(context: Context, mark: str, sequence: int) -> Commit:
     return found
 
 
+def _read_beside(context: Context, mark: str, sequence: int) -> Commit | None:
+    """A commit, where others make them meanwhile. None if it is gone.
+
+    Only a commit of which nothing is pending is ever removed, and its writer's next one is there
+    before that, so who finds none has nothing to attach.
+    """
+    try:
+        return _read(context, mark, sequence)
+    except StorageError as problem:
+        path = join(context.root, names.STAGING, names.commit(mark, sequence))
+        if problem.errno != errno.ENOENT or context.files.kind(path):
+            raise
+        return None
+
+
 def commits(context: Context) -> Iterator[Commit | Corruption]:
     """Every commit there is; for one that cannot be read, what is wrong with it."""
     folder = join(context.root, names.STAGING)
     for mark, sequence in _listed(context.files, folder):
         try:
-            yield _read(context, mark, sequence)
+            found = _read_beside(context, mark, sequence)
         except Corruption as problem:
             yield problem
+        else:
+            if found is not None:
+                yield found
 
 
 def committed_before(context: Context, writer: str) -> list[Commit]:
-    """The last batches of a writer."""
+    """The last batches of a writer, of which the newest is never missed."""
     mark = fingerprint(writer)
     folder = join(context.root, names.STAGING)
-    known = [number for who, number in _listed(context.files, folder) if who == mark]
-    return [_read(context, mark, number) for number in known]
+    while True:
+        known = [number for who, number in _listed(context.files, folder) if who == mark]
+        found = [_read_beside(context, mark, number) for number in known]
+        if not known or found[-1] is not None:
+            return [batch for batch in found if batch is not None]
 
 
 def pending(context: Context, batch: Commit) -> list[Ticket]:

@@ -36,7 +36,7 @@ RETAIN_LOOK = retention.LOOK_SECONDS
 SEAL_DELAY = 0.1  # seconds between one sealing and the next
 ATTACH_LOOK = 0.05  # seconds between looks for commits, where there have been any
 ATTACH_LOOK_RARELY = 2.0  # and where there have not
-GATHER = 0.05  # seconds in which many shards of class fsync come together for one sync
+GATHER = 0.1  # seconds in which many shards of class fsync come together for one sync
 MOVER_SECONDS = 0.2  # that closing waits for who asks a cold store, which may never answer
 ATTEMPTS = 10  # at counting commits, which other processes replace meanwhile
 

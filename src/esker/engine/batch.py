@@ -183,8 +183,17 @@ def _lent(shard: int, count: int) -> tuple[Any, ...]:
 def _nothing(kind: int, count: int) -> Any:
     known = _nulls[kind]
     if len(known) < count:
-        known = _nulls[kind] = pa.nulls(max(count, 8192), _KINDS[kind])
+        known = _nulls[kind] = _made(_KINDS[kind], max(count, 8192))
     return known.slice(0, count)
+
+
+def _made(kind: Any, count: int) -> Any:
+    """Nulls of a kind. Those that pyarrow makes of a list have 64 KiB below them, in any slice."""
+    if kind != HEADER_TYPE:
+        return pa.nulls(count, kind)
+    parts = [pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))]
+    below = pa.array([], kind.value_type)
+    return pa.Array.from_buffers(kind, count, parts, count, children=[below])
 
 
 def _same(number: int, count: int) -> Any:

@@ -91,6 +91,7 @@ class Committer:
         self._journaled: dict[int, tuple[Shard, LogSegment]] = {}
         self.syncs = 0
         self.rounds = 0
+        self.window: float | None = None  # seconds; if none is set, what the options say
 
     # -- waiting for a class fsync commit --
 
@@ -206,7 +207,10 @@ class Committer:
         expected = self._company * 0.25
         if expected < 1.0:
             return
-        deadline = self._context.clock.monotonic() + self._context.options.commit_window_us / 1e6
+        window = self.window
+        if window is None:
+            window = self._context.options.commit_window_us / 1e6
+        deadline = self._context.clock.monotonic() + window
         seen = -1
         while seen < len(mine.tickets) < expected:
             seen = len(mine.tickets)
@@ -221,6 +225,9 @@ class Committer:
             by_shard.setdefault(ticket.shard, []).append(ticket)
         self.rounds += 1
         written = [shard for shard, group in by_shard.items() if self._write_group(group)]
+        for shard in by_shard:  # one that failed, too: what was buffered may be written
+            if shard.durability == "disk":
+                self._context.background.sync_soon(shard)
         problems = self.make_durable([s for s in written if s.durability == "fsync"])
         for ticket in tickets:
             if problems and ticket.error is None:

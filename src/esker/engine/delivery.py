@@ -30,11 +30,15 @@ LOOK_SECONDS: Final = 0.01  # between looks whether another process has attached
 _PAUSE: Final = threading.Event()  # never set: waiting for it is sleeping
 
 
-def deliver(store: Store, batch: Commit, limit: float | None) -> bool:
-    """Commit a batch and wait until it is attached. False if it was committed before."""
+def deliver(store: Store, batch: Commit, limit: float | None, *, after: int | None = None) -> bool:
+    """Commit a batch and wait until it is attached. False if it was committed before.
+
+    With `after` it is committed only if that is the number of the writer's last batch (0: there
+    was none); else it is dropped as well.
+    """
     context = store._context
     _settle_before(store, batch)
-    committed = commit(context, batch.writer, batch.sequence, batch.tickets, batch.once)
+    committed = commit(context, batch.writer, batch.sequence, batch.tickets, batch.once, after)
     for folder in {shard_folder(store.path, each.topic, each.shard) for each in batch.tickets}:
         collect(context, folder)
     mine = [batch] if committed else committed_before(context, batch.writer)

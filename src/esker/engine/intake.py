@@ -18,6 +18,7 @@ from esker.errors import InvalidOption, InvalidRecord, RecordTooLarge
 from esker.format import checksum
 from esker.format import columns as cols
 from esker.format.columns import HEADER_TYPE, Body, Columns, Extra
+from esker.format.once import COPIED, MARK_BYTES_MAX
 from esker.format.once import HEADER as ONCE
 from esker.options import (
     HEADERS_BYTES_MAX,
@@ -113,13 +114,15 @@ def _headers(headers: Any) -> Mapping[str, bytes] | None:
         return None
     if not isinstance(headers, Mapping):
         raise InvalidRecord(f"headers are a dict of text to bytes, not {type(headers).__name__}")
-    if len(headers) > HEADERS_MAX:
+    if len(headers) > HEADERS_MAX and len(headers.keys() - {ONCE, COPIED}) > HEADERS_MAX:
         raise RecordTooLarge(f"{len(headers)} headers; at most {HEADERS_MAX}")
     checked = {}
     size = 0
     for name, cell in headers.items():
-        if name == ONCE:
-            continue  # of the batch that it was read from
+        if name == ONCE:  # of the batch that it was read from
+            if COPIED in headers:
+                continue  # it was a copy there
+            name = COPIED
         if not isinstance(name, str):
             raise InvalidRecord(f"a header's name is text, not {type(name).__name__}")
         if isinstance(cell, str):
@@ -127,7 +130,8 @@ def _headers(headers: Any) -> Mapping[str, bytes] | None:
         if not isinstance(cell, (bytes, bytearray, memoryview)):
             raise InvalidRecord(f"header {name!r} is bytes or text, not {type(cell).__name__}")
         checked[str(name)] = data = bytes(cell)
-        size += len(_utf8(name, "header's name")) + len(data)
+        if name != COPIED or len(data) > MARK_BYTES_MAX:  # what was stored can be copied
+            size += len(_utf8(name, "header's name")) + len(data)
     if size > HEADERS_BYTES_MAX:
         raise RecordTooLarge(f"{size} bytes of headers; at most {HEADERS_BYTES_MAX} a record")
     return checked
@@ -290,7 +294,7 @@ def arrow_columns(batch: Any, limit: int, now_us: int) -> Columns:
     headers = column("headers", HEADER_TYPE)
     if headers is not None:
         _check_headers(headers)
-        headers = _without_marks(headers)
+        headers = as_copies(headers)
     stamps = now_us if "timestamp" not in names else _stamps(batch.column("timestamp"), now_us)
     return Columns(
         values,
@@ -333,12 +337,20 @@ def _check_headers(headers: Any) -> None:
         check_sizes(part, HEADERS_BYTES_MAX, "header")
 
 
-def _without_marks(headers: Any) -> Any:
-    """Headers without the marks of the batches that they were read from: see once.py."""
-    if not pc.any(pc.equal(headers.flatten().field("key"), ONCE)).as_py():
+def as_copies(headers: Any) -> Any:
+    """Headers in which marks are those of the batches that they were read from: see once.py."""
+    pairs = headers.flatten()
+    names = pairs.field("key")
+    marks = pc.equal(names, ONCE)
+    if not pc.any(marks).as_py():
         return headers
-    cells = [[pair for pair in cell or [] if pair["key"] != ONCE] for cell in headers.to_pylist()]
-    return pa.array(cells, HEADER_TYPE)
+    renamed = pc.if_else(marks, COPIED, names)
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(headers), 0))
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
+    flat = pa.StructArray.from_arrays(
+        [renamed, pairs.field("value")], fields=list(HEADER_TYPE.value_type)
+    )
+    return pa.ListArray.from_arrays(offsets, flat, type=HEADER_TYPE)
 
 
 def _stamps(array: Any, now_us: int) -> Any:

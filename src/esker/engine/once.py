@@ -336,7 +336,7 @@ def _read(view: View, start: int, end: int, known: Known, now: float, table: Tab
                 _say(view, f"offsets {batch.first}..{batch.last} are lost, with their keys")
             at = batch.last + 1
             continue
-        for row, cell in _marks(batch.columns.headers):
+        for row, cell in marks_of(batch.columns.headers):
             mark = decode_mark(cell)
             if mark is not None:
                 known.add(mark, batch.begin + row, now)
@@ -346,12 +346,12 @@ def _read(view: View, start: int, end: int, known: Known, now: float, table: Tab
     return last
 
 
-def _marks(headers: Any) -> list[tuple[int, bytes]]:
+def marks_of(headers: Any, name: str = HEADER) -> list[tuple[int, bytes]]:
     """Rows that carry a mark, and the marks. Nothing is done per record but for these."""
     if headers is None:
         return []
     pairs = headers.flatten()
-    hits = pc.indices_nonzero(pc.equal(pairs.field("key"), HEADER))
+    hits = pc.indices_nonzero(pc.equal(pairs.field("key"), name))
     if not len(hits):
         return []
     rows = pc.list_parent_indices(headers).take(hits).to_pylist()

@@ -36,8 +36,9 @@ Gaps = Literal["raise", "yield", "skip"]
 Consistency = Literal["eventual", "strong"]
 BATCH_BYTES: Final = 1 << 20
 ALL: Final = Sieve()
-NO_RECORDS: Final = Columns(pa.array([], pa.binary()), 0)
-NO_OFFSETS: Final = pa.array([], pa.int64())
+# Not by `pa.array`, which imports pandas where there is one: it may take longer than all the rest.
+NO_RECORDS: Final = Columns(pa.nulls(0, pa.binary()), 0)
+NO_OFFSETS: Final = pa.nulls(0, pa.int64())
 _CORRUPT: Final = GAP_REASONS[GAP_CORRUPT]
 
 

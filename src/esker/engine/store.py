@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -535,11 +535,13 @@ def open_store(
 ) -> Store:
     """Open a store, making it if the directory is new or empty.
 
-    `path` may be ":memory:". mode="r" reads beside a writer and changes nothing. `files` and
-    `clock` are for tests. See `esker.options.StoreOptions` for the other options.
+    `path` may be ":memory:", or a server's URL: docs/client.md. mode="r" changes nothing. `files`
+    and `clock` are for tests. See `esker.options.StoreOptions` for the other options.
     """
     if mode not in ("rw", "r"):
         raise InvalidOption(f'mode={mode!r}: "rw" or "r"')
+    if isinstance(path, str) and "://" in path:
+        return cast("Store", OPENERS["url"]()(path, mode, **options))
     checked = opts.store_options(**options)
     if path == MEMORY and files is None:
         files = MemoryFiles()
@@ -585,8 +587,6 @@ def _root(path: object) -> str:
     text = path if isinstance(path, str) else path.__fspath__()
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidOption(f"{text!r} is not the path of a directory")
-    if "://" in text:
-        raise InvalidOption(f"{text!r}: this version opens directories and {MEMORY!r} only")
     return absolute(text)
 
 

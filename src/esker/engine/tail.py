@@ -24,6 +24,8 @@ POLL_SECONDS = 0.002  # how often a follower in another process looks
 class Tail:
     """Cursors into the shards of a topic."""
 
+    blocking = False  # with `watch`, nobody need hold a thread to wait
+
     def __init__(
         self, cursors: dict[int, int], shards: list[Shard], view: Callable[[int], View],
         gaps: Gaps, consistency: Consistency, sieve: Sieve, missed: dict[int, Gap] | None = None,

@@ -32,17 +32,19 @@ class TopicVerbs:
     def group(
         self, name: str, start: Any = "earliest", *, member: tuple[int, int] | None = None,
         gaps: Gaps = "raise", consistency: Consistency = "eventual",
-        skip_node: str | None = None, session: float | str = 60.0,
+        skip_node: str | None = None, session: float | str = 60.0, dedupe: int = 0,
     ) -> Group:  # fmt: skip
         """A group of readers that share the topic, and remember how far they have come.
 
         A group that is new begins at `start`, durably; one that is there goes on where it is. Its
         shards are divided among its members, whichever processes they are in; `member=(i, n)`
         fixes what this one reads instead. Who has not been seen for `session` has lost its shards.
+        With `dedupe`, batches with an idempotency key that are among so many records for a second
+        time are left out, and counted in `group.duplicates`.
         """
         made = OPENERS["group"]()(
             self, name, start, member=member, gaps=gaps, consistency=consistency,
-            skip_node=skip_node, session=session,
+            skip_node=skip_node, session=session, dedupe=dedupe,
         )  # fmt: skip
         return cast("Group", made)
 

@@ -307,8 +307,9 @@ def value_bytes(array: Any) -> int:
     offsets = array.buffers()[1]
     if offsets is None or count == 0:
         return 0
-    view = memoryview(offsets).cast("i")
-    return int(view[array.offset + count] - view[array.offset])
+    # of a buffer made elsewhere only what is needed: it need not end with a whole number
+    view = memoryview(offsets.slice(array.offset * 4, (count + 1) * 4)).cast("i")
+    return int(view[count] - view[0])
 
 
 def _validity(array: Any) -> Any:

@@ -3,6 +3,7 @@
     header    esker-once, on the first record of a batch; msgpack, one of
               ["k", key, count]                      an idempotency key
               ["p", producer, sequence, count]       a producer and its number for the batch
+              esker-copied, on a copy of that record: the same, and it means nothing to the log
 
     saved  := header:64 body               once, beside the state page
     header    0 "ESKO"  4 u16 version  6 u16 zero  8 u64 upto: marks below this offset are in it
@@ -26,6 +27,8 @@ import msgspec
 from esker.format.checksum import checksum
 
 HEADER: Final = "esker-once"
+COPIED: Final = "esker-copied"
+MARK_BYTES_MAX: Final = 1100  # a key, or a name, of at most 1,024 bytes, and numbers
 MAGIC: Final = b"ESKO"
 VERSION: Final = 1
 HEADER_SIZE: Final = 64

@@ -92,7 +92,7 @@ def encode_slot(state: State) -> bytes:
 
 def decode_slot(data: bytes) -> State | str:
     """The state, or why the slot is none ("" for one never written)."""
-    if not any(data):
+    if data.count(0) == len(data):
         return ""
     if len(data) < SLOT_SIZE or data[:4] != MAGIC:
         return "not a state slot"
@@ -103,24 +103,23 @@ def decode_slot(data: bytes) -> State | str:
     if fields[1] != VERSION:
         return f"version {fields[1]}"
     *first, evicted, boot, store = fields[2:]
+    _, generation, _, _, _, ceiling, segment, end_position, end_offset, earliest = first
     marks = _MARKS.unpack_from(data, _MARKS_AT)
-    state = State._make((*first, boot, store, (), *marks))
-    numbers = (
-        state.generation, state.ceiling, state.segment, state.end_offset, state.earliest, *marks,
-    )  # fmt: skip
+    numbers = (generation, ceiling, segment, end_offset, earliest, *marks)
     (count,) = _CHECK.unpack_from(data, _LOSSES_AT)
     if (
         min(numbers) < 0
         or max(numbers) >= NUMBER_MAX
-        or state.end_position >= 1 << 32
+        or end_position >= 1 << 32
         or count > LOSSES_MAX
     ):
         return "state slot with numbers that nobody writes"
     flat = struct.unpack_from(f"<{2 * count}q", data, _LOSSES_AT + 8)
-    bounds = (0, *flat, state.earliest)
-    if list(bounds) != sorted(bounds) or evicted != (flat[-1] if flat else 0):
+    bounds = [0, *flat, earliest]
+    if bounds != sorted(bounds) or evicted != (flat[-1] if flat else 0):
         return "state slot with losses that nobody writes"
-    return state._replace(losses=tuple(zip(flat[::2], flat[1::2], strict=True)))
+    losses = tuple(zip(flat[::2], flat[1::2], strict=True))
+    return State._make((*first, boot, store, losses, *marks))
 
 
 def with_loss(losses: Losses, first: int, end: int) -> Losses:

@@ -66,23 +66,28 @@ class Cohort:
                 return claim(want)  # on its own
             return window.dealt[place]
         try:
-            self._announce(want)
+            self.announce(want)
             _PAUSE.wait(self.jitter / 1e6)
         finally:
             with self._lock:
                 if self._window is window:
                     self._window = None
         try:
-            wants = [each.most for each in window.wants]
-            share = self._share(want.worker, sum(wants))
-            window.dealt = dealt(claim(want._replace(most=share)), wants)
+            window.dealt = self.served(want, [each.most for each in window.wants], claim)
             return window.dealt[0]
         except BaseException as problem:
             window.problem = problem
             raise
         finally:
-            self._withdraw(want.worker)
             window.done.set()
+
+    def served(self, want: Want, wants: list[int], claim: Claim) -> list[list[Job]]:
+        """One pass for claims that came together; what others wait for is left to them."""
+        try:
+            share = self._share(want.worker, sum(wants))
+            return dealt(claim(want._replace(most=share)), wants)
+        finally:
+            self._withdraw(want.worker)
 
     def let_go(self) -> None:
         """As `close`, where nobody may be waited for."""
@@ -97,7 +102,8 @@ class Cohort:
     def _slot(self, worker: int) -> int:
         return worker % SLOTS * WORDS
 
-    def _announce(self, want: Want) -> None:
+    def announce(self, want: Want) -> None:
+        """Let other processes see that we wait, and for how much."""
         with self._lock:
             if self._page is None:
                 self._page = self._context.files.page(self._path, SLOTS * WORDS * 8, writable=True)

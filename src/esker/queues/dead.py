@@ -122,7 +122,8 @@ class DeadLetters:
         home, total = self._home(), 0
         chosen: dict[int, list[int]] = {}
         for job in self._chosen(jobs, where):
-            chosen.setdefault(job.shard, []).append(job.offset)
+            if 0 <= job.shard < len(home._lanes):  # else it is no more there than any other
+                chosen.setdefault(job.shard, []).append(job.offset)
         for shard, offsets in chosen.items():
             lane = home._lanes[shard]
             with lane as state:

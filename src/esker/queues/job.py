@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from esker.errors import EskerError, StaleLease
+from esker.errors import EskerError, InvalidOption, StaleLease
 from esker.format.checksum import checksum
 from esker.records import Record
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from esker.queues.queue import Queue
 
 NOT_BEFORE = "esker-not-before"  # a header: microseconds since 1970, when a job may be handed out
+_TOKEN = re.compile(r"([0-9a-f]{16})-(\d{1,19})", re.ASCII)
 DEAD = "esker-dead"  # a header of a dead letter: JSON that says where it comes from
 
 
@@ -174,6 +176,14 @@ def stale(job: Job, why: str) -> StaleLease:
         f"lost: {why}. Nothing was done with it; claim again",
         jobs=[job],
     )
+
+
+def parse_token(token: object) -> tuple[int, int]:
+    """The worker and the number of its claim that a token names."""
+    found = _TOKEN.fullmatch(token) if isinstance(token, str) else None
+    if found is None:
+        raise InvalidOption(f"token={token!r:.80}: not the token of a job; see job.token")
+    return int(found[1], 16), int(found[2])
 
 
 def key_hash(key: bytes | None) -> int:

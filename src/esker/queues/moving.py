@@ -4,6 +4,11 @@
     a batch is staged and attached          by writer and sequence, so a second try is dropped
     SETTLED in the log of leases            nothing is left to do
 
+Moves that wait for their copies are copied together, under the sequence of the last of them: each
+copy costs syncs and a segment, whether it is of one job or of thousands. Who commits says which
+sequence he had seen before; should another process have copied some of them meanwhile, he has seen
+too little, his batch is dropped, and he looks again.
+
 Whoever dies between leaves a move that is not settled, and the next claim, in whatever process,
 takes it up. A copy that cannot be made now (no room, or the process that writes the other topic
 does not answer) is tried again; the jobs wait in the log, where they were, and are not lost.
@@ -15,10 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from esker.engine.attach import abandon
 from esker.engine.context import LOG
-from esker.errors import AttachPending, EskerError
-from esker.format.commit import Ticket
-from esker.format.leases import Settled, offsets_of
+from esker.engine.delivery import deliver
+from esker.engine.retention import refuse_batch
+from esker.errors import AttachPending, EskerError, TopicFull
+from esker.format.commit import Commit, Ticket
+from esker.format.leases import Settled, count_of, offsets_of
 from esker.options import HEADERS_MAX
 from esker.queues.claiming import Missing, read
 from esker.queues.job import DEAD, NOT_BEFORE
@@ -31,6 +39,9 @@ if TYPE_CHECKING:
 
 ATTACH_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 1.0  # between tries at a copy that cannot be made
+JOBS_MAX: Final = 10_000  # that are copied together
+
+Numbered = tuple[int, Move]
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -57,6 +68,18 @@ def writer_of(lane: Lane) -> str:
     return f"esker queue {lane.topic._existing().id} shard {lane.number}"
 
 
+def _together(moves: list[Numbered]) -> list[Numbered]:
+    """The first of these, and those behind it that may go with it."""
+    found: list[Numbered] = []
+    jobs = 0
+    for number, move in moves:
+        jobs += count_of(move.runs)
+        if found and (move.to != found[0][1].to or jobs > JOBS_MAX):
+            break
+        found.append((number, move))
+    return found
+
+
 class Mover:
     """Makes the copies."""
 
@@ -77,9 +100,12 @@ class Mover:
         if not now and clock.monotonic() < self._not_before:
             return False
         try:
-            lane.settle()  # or a power cut could use this sequence for others
-            for sequence, move in sorted(lane.state.moving.items()):
-                self._copy(lane, sequence, move, ATTACH_SECONDS if now else 0.0)
+            moves = sorted(lane.state.moving.items())
+            lane.settle()  # or a power cut could use these sequences for others
+            while moves:
+                self._copy(lane, _together(moves), ATTACH_SECONDS if now else 0.0)
+                there = lane.state.moving
+                moves = [each for each in moves if each[0] in there]
         except EskerError as problem:
             if now and not isinstance(problem, AttachPending):
                 raise
@@ -88,25 +114,51 @@ class Mover:
             return False
         return True
 
-    def _copy(self, lane: Lane, sequence: int, move: Move, patience: float) -> None:
-        """Make a copy, or see to it that one is attached that was only committed."""
+    def _copy(self, lane: Lane, moves: list[Numbered], patience: float) -> None:
+        """Copy these as one batch, or see to it that one is attached that was only committed.
+
+        They are settled if they are there then; if somebody else was faster, those that are.
+        """
         store, writer = self._store, writer_of(lane)
-        tickets: list[Ticket] = []
-        if self.attached(lane) < sequence:
-            target = store[move.to]
-            stages: dict[int, list[Record]] = {}
+        last, sequence = self.attached(lane), moves[-1][0]
+        fresh = [each for each in moves if each[0] > last]
+        if len(fresh) == len(moves):
+            tickets = self._stage(lane, moves)
+            if tickets:
+                batch = Commit(writer, sequence, tuple(tickets))
+                try:
+                    refuse_batch(store, batch)
+                    deliver(store, batch, patience, after=last)
+                except EskerError as problem:
+                    abandon(store._context, tickets)  # or every try would leave some
+                    if not isinstance(problem, TopicFull) or len(moves) == 1:
+                        raise
+                    self._copy(lane, moves[:1], patience)  # there may be room for some
+                    return
+                last = self.attached(lane)
+            else:
+                last = sequence  # all of them are gone
+        else:
+            store.attach(writer, last, [], timeout=patience)
+        with lane:
+            there = lane.state.moving
+            done = [Settled(each) for each, _ in moves if each <= last and each in there]
+            if done:
+                lane.commit([*done])
+
+    def _stage(self, lane: Lane, moves: list[Numbered]) -> list[Ticket]:
+        target = self._store[moves[0][1].to]
+        stages: dict[int, list[Record]] = {}
+        for _, move in moves:
             for record in self._records(lane, move):
                 shard, made = self._letter(lane, move, record, target.shards)
                 stages.setdefault(shard, []).append(made)
-            for shard, letters in sorted(stages.items()):
-                with store.stage(move.to, shard) as stage:
-                    stage.append_many(letters)
-                tickets += stage.tickets
-        if tickets or self.attached(lane) >= sequence:  # else all of them are gone
-            store.attach(writer, sequence, tickets, timeout=patience)
-        with lane:
-            if sequence in lane.state.moving:
-                lane.commit([Settled(sequence)])
+        tickets: list[Ticket] = []
+        for shard, letters in sorted(stages.items()):
+            with self._store.stage(target.name, shard) as stage:
+                stage.append_many(letters)
+            tickets += stage.tickets
+        return tickets
 
     def _records(self, lane: Lane, move: Move) -> list[Record]:
         found: list[Record] = []

@@ -77,6 +77,21 @@ def open_queue(store: Store, name: str, **options: Any) -> Queue:
     return queue
 
 
+def known_queue(store: Store, name: str) -> Queue:
+    """The queue of that name, if it is one already: nothing is made (TopicNotFound, NotAQueue)."""
+    context = store._context
+    context.require_open()
+    topic = store[name]
+    entry = topic._existing()
+    for guest in list(context.guests):
+        if isinstance(guest, Queue) and guest.topic is topic:
+            return guest
+    folder = join(context.root, names.TOPICS, names.topic(entry.id), names.QUEUE)
+    if load_settings(context.files, folder, context.store, entry.id) is None:
+        raise NotAQueue(f"topic {name!r} is not a queue; store.queue({name!r}) makes it one")
+    return open_queue(store, name)
+
+
 def _sorted_out(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is for the queue, checked, and what is for its topic."""
     given: dict[str, Any] = {}

@@ -23,10 +23,10 @@ from esker.format.queue import QueueOptions
 from esker.options import duration_us
 from esker.queues import history
 from esker.queues.claiming import NOTHING, Missing, Taken, Want, claim, given_up, not_before, read
-from esker.queues.cohort import Cohort
+from esker.queues.cohort import Cohort, dealt
 from esker.queues.crew import LOOK_US, Crew
 from esker.queues.dead import DeadLetters
-from esker.queues.job import NOT_BEFORE, Grant, Job, stale
+from esker.queues.job import NOT_BEFORE, Grant, Job, parse_token, stale
 from esker.queues.lane import Lane
 from esker.queues.leases import State
 from esker.queues.moving import Mover
@@ -199,8 +199,7 @@ class Queue:
         anybody had them are told as DataGap, once, and then passed over; gaps="skip" only counts.
         """
         self._context.require_writable()
-        if isinstance(max, bool) or not isinstance(max, int) or not 0 < max <= CLAIM_MAX:
-            raise InvalidOption(f"max={max!r}: a whole number, 1..{CLAIM_MAX}")
+        self._check_max(max)
         if gaps not in ("raise", "skip"):
             raise InvalidOption(f'gaps={gaps!r}: one of "raise", "skip"')
         held = self.options.lease_us if lease is None else self._lease(lease)
@@ -223,6 +222,39 @@ class Queue:
             self._context.require_writable()
             found = self._claim(want)
         return found
+
+    def announce(self, max: int = 1) -> float:
+        """Say to other processes that so many jobs will be claimed; how long to wait for company.
+
+        For who collects claims himself and then calls `claim_together`; see `claim_jitter`.
+        """
+        self._context.require_writable()
+        if not self._cohort.jitter:
+            return 0.0
+        self._cohort.announce(Want(max, self._crew.join(), self._crew.pid, 0))
+        return self._cohort.jitter / 1e6
+
+    def claim_together(
+        self, wants: Sequence[int], lease: float | str | None = None, *,
+        gaps: Literal["raise", "skip"] = "raise",
+    ) -> list[list[Job]]:  # fmt: skip
+        """Serve claims that were collected in one pass: what there is, dealt out in turn.
+
+        As many hands come back as there are wants, some of them empty. Never waits.
+        """
+        self._context.require_writable()
+        for most in wants:
+            self._check_max(most)
+        held = self.options.lease_us if lease is None else self._lease(lease)
+        want = Want(sum(wants), self._crew.join(), self._crew.pid, held, gaps == "raise")
+        if self._cohort.jitter:
+            return self._cohort.served(want, list(wants), self._claim)
+        return dealt(self._claim(want), list(wants))
+
+    @staticmethod
+    def _check_max(max: int) -> None:
+        if isinstance(max, bool) or not isinstance(max, int) or not 0 < max <= CLAIM_MAX:
+            raise InvalidOption(f"max={max!r}: a whole number, 1..{CLAIM_MAX}")
 
     def _claim(self, want: Want) -> list[Job]:
         now = int(self._context.clock.monotonic() * 1e6)
@@ -288,6 +320,19 @@ class Queue:
 
     # ---- settling ------------------------------------------------------------------------
 
+    def job(self, shard: int, offset: int, token: str) -> Job:
+        """A job that was claimed elsewhere, by its token: to be acked, nacked, extended, released.
+
+        Whether the token is good is found out then, as with every other job (StaleLease). The
+        record is not read: of it only shard and offset are known.
+        """
+        check_count("offset", offset, 0)
+        if type(shard) is not int or not 0 <= shard < len(self._lanes):
+            raise InvalidOption(f"shard={shard!r}: queue {self.name!r} has {len(self._lanes)}")
+        worker, number = parse_token(token)
+        grant = Grant(self, shard, worker, number, 0.0)
+        return Job(Record(b"", offset=offset, shard=shard), grant, 0)
+
     def ack(self, jobs: Job | Sequence[Job]) -> None:
         """These are done, and never handed out again.
 
@@ -346,13 +391,14 @@ class Queue:
         self._context.require_writable()
         given = [jobs] if isinstance(jobs, Job) else list(jobs)
         lost: list[tuple[Job, str]] = []
-        by_grant: dict[Grant, list[Job]] = {}
+        by_token: dict[tuple[int, int, int], list[Job]] = {}
         for job in given:
             if job.grant.queue is not self:
                 raise InvalidOption(f"{job!r} is not a job of queue {self.name!r}")
-            by_grant.setdefault(job.grant, []).append(job)
-        for grant, some in by_grant.items():
-            lane, number, worker = self._lanes[grant.lane], grant.number, grant.worker
+            grant = job.grant
+            by_token.setdefault((grant.lane, grant.number, grant.worker), []).append(job)
+        for (at, number, worker), some in by_token.items():
+            lane = self._lanes[at]
             with lane as state:
                 good = [job for job in some if state.holds(job.record.offset, worker, number)]
                 if len(good) < len(some):

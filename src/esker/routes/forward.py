@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from esker.engine.intake import fnv1a
+from esker.engine.intake import as_copies, fnv1a
 from esker.filters import Filter
 from esker.format.columns import HEADER_TYPE, Columns
 from esker.format.routes import HOPS_HEADER, MARK_HEADER
@@ -44,6 +44,14 @@ def matching(wanted: Filter | None, whole: Part, shard: int) -> Part:
         return whole
     keep = wanted.keep(whole.columns, whole.offsets, shard)
     return whole if keep is None else whole.rows(keep)
+
+
+def as_copied(whole: Part) -> Part:
+    """With keys of idempotency as those of copies: in the destination nobody gave them."""
+    headers = whole.columns.headers
+    if headers is None or not len(whole.offsets):
+        return whole
+    return whole._replace(columns=whole.columns._replace(headers=as_copies(headers)))
 
 
 def parts(whole: Part, shards: int) -> list[Part]:

@@ -245,8 +245,8 @@ def _same(routes: Routes, wanted: RouteEntry) -> RouteEntry | None:
     if circle and not wanted.allow_cycles:
         raise RouteRefused(
             f"this would go in a circle: {' -> '.join(circle)}; allow_cycles=True allows it, and "
-            "ends it after so many hops"
-        )
+            "ends it after so many hops", circle=circle,
+        )  # fmt: skip
     return None
 
 

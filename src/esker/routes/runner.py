@@ -32,7 +32,7 @@ from esker.groups.batch import GroupBatch
 from esker.groups.group import Group, open_group
 from esker.groups.registry import tell
 from esker.records import Gap
-from esker.routes.forward import Part, hopped, last_mark, marked, matching, parts
+from esker.routes.forward import Part, as_copied, hopped, last_mark, marked, matching, parts
 from esker.storage.files import join
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Runner:
         if self._held.get(batch.shard) is not batch._held:
             self._take_over(batch, destination)
         whole = Part(batch.shard, batch.columns, batch.offsets)
-        wanted = matching(self._where, whole, batch.shard)
+        wanted = as_copied(matching(self._where, whole, batch.shard))
         filtered = len(batch) - len(wanted.offsets)
         looped = wrote = 0
         if self.entry.allow_cycles:

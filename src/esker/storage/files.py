@@ -525,6 +525,19 @@ def world_writable(path: str) -> bool:
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
+def others_may_read(path: str) -> bool:
+    """True for a file that anybody but its owner may read or change."""
+    try:
+        return bool(os.stat(path).st_mode & 0o077)
+    except OSError as problem:
+        raise told(problem, "look at", path) from problem
+
+
+def real_path(path: str | os.PathLike[str]) -> str:
+    """Where a path of the operator's leads, whatever links there are on the way."""
+    return os.path.realpath(path)
+
+
 def is_running(pid: int) -> bool:
     """Whether there is such a process on this machine."""
     try:

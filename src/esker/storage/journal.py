@@ -34,6 +34,8 @@ from esker.format.journal import Entry, JournalHeader
 from esker.options import JOURNAL_BYTES_MIN
 from esker.storage.files import File, Files, Holder, Lock, content_of, join
 
+_PAGE = bytes(4096)
+
 
 class Redo(NamedTuple):
     """Bytes of a segment that are to be made durable through the journal."""
@@ -230,7 +232,7 @@ def _entries(
     """What can be believed; where the torn end begins; what is damaged below it."""
     entries: list[tuple[int, Entry, bytes]] = []
     damage: list[tuple[int, str]] = []
-    at, durable, written = fmt.HEADER_SIZE, 0, len(data.rstrip(b"\0"))
+    at, durable, written = fmt.HEADER_SIZE, 0, _written(data)
     while at + fmt.ENTRY_SIZE <= len(data):
         found = _entry(data, at, salt)
         if isinstance(found, tuple):
@@ -247,6 +249,14 @@ def _entries(
     torn = next((flaw for flaw in damage if flaw[0] >= durable), None)
     kept = [(entry, body) for place, entry, body in entries if torn is None or place < torn[0]]
     return kept, torn, [flaw for flaw in damage if flaw[0] < durable]
+
+
+def _written(data: bytes) -> int:
+    """Where the zeros at the end begin. Most of a journal is zeros: whole pages are compared."""
+    end = len(data)
+    while end >= len(_PAGE) and data.endswith(_PAGE, 0, end):
+        end -= len(_PAGE)
+    return len(data[:end].rstrip(b"\0"))
 
 
 def _entry(data: bytes, at: int, salt: int) -> tuple[Entry, bytes] | str:

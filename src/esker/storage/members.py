@@ -27,12 +27,16 @@ class MembersFile:
         self.path = join(folder, names.MEMBERS)
         self._guard = guard
         self._mutex: Mutex | None = None
-        self._writable = False
-        self.words: Any = None
+        self._maps: dict[bool, Any] = {}  # by whether it can be written
+
+    @property
+    def words(self) -> Any:
+        """The page. Who maps it only to look must not take it from a thread that writes it."""
+        return self._maps.get(True, self._maps.get(False))
 
     def map(self, *, writable: bool) -> bool:
         """Have the page mapped. False if there is none, or only one of another boot."""
-        if self.words is not None and self._writable >= writable:
+        if True in self._maps or (self._maps and not writable):
             return True
         boot = self.files.boot_id()
         if not writable:
@@ -42,7 +46,7 @@ class MembersFile:
                 return False
             if not fmt.is_current(words, boot):
                 return False
-            self.words = words
+            self._maps[False] = words
             return True
         self.files.make_dir(join(self.folder, names.MEMBER_LOCKS))
         with self.alone():
@@ -52,7 +56,7 @@ class MembersFile:
                     words[at] = 0
                 for at, word in enumerate(fmt.encode_header(boot, 1)):
                     words[at] = word
-            self.words, self._writable = words, True
+            self._maps[True] = words
         return True
 
     @contextmanager
@@ -68,7 +72,7 @@ class MembersFile:
                 self._mutex.give()
 
     def close(self) -> None:
-        mutex, self._mutex, self.words = self._mutex, None, None
+        mutex, self._mutex, self._maps = self._mutex, None, {}
         if mutex is not None:
             mutex.close()
 

@@ -30,7 +30,6 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 
 from esker.testing.inodes import Folder, Inode, Move, Node, content_digest, put
@@ -380,7 +379,7 @@ class Cut:
             _, digest, part = file.content(taken, filling, self._graves, upto)
             filled = filled or part
             parts.append(path.encode() + digest)
-        return blake2b(b"\n".join(parts), digest_size=16).digest(), filled
+        return content_digest(b"\n".join(parts)), filled
 
     def _upto(self, taken: Sequence[int]) -> int | None:
         if not self._ordered:

@@ -174,15 +174,15 @@ class SimulatedDisk:
 
     def image(self, ignore: frozenset[str] = frozenset(), below: str = "") -> bytes:
         """Tells what a reader would see now, below a directory, from what others would."""
-        digest = blake2b(digest_size=16)
+        parts: list[bytes] = []
         for path, node in sorted(self._nodes(below).items()):
             if path.rpartition("/")[2] in ignore:
                 continue
-            digest.update(path.encode())
+            parts.append(path.encode())
             if isinstance(node, Inode):
                 whole = node.cache is node.durable
-                digest.update(node.digest() if whole else content_digest(node.cache))
-        return digest.digest()
+                parts.append(node.digest() if whole else content_digest(node.cache))
+        return content_digest(b"\n".join(parts))
 
     def _nodes(self, below: str = "") -> dict[str, Node]:
         found: dict[str, Node] = {}
@@ -548,7 +548,7 @@ class SimulatedFile:
         self._open = False
 
     def __del__(self) -> None:
-        self.close()
+        self._disk.handles -= self._open
 
 
 class SimulatedLock:

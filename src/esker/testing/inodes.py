@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any, Final, NamedTuple
+
+from xxhash import xxh3_128_digest
 
 _time: Final = itertools.count(1)  # orders all changes, of files and of names, among each other
 
@@ -127,7 +128,7 @@ class Inode:
 
 
 def content_digest(content: bytes | bytearray) -> bytes:
-    return blake2b(content, digest_size=16).digest()
+    return xxh3_128_digest(content)
 
 
 def _applied(content: bytes, changes: Sequence[Change], sector: int) -> bytes:

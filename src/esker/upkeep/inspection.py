@@ -38,7 +38,7 @@ from esker.upkeep.stubs import Cold, judge_object, judge_stub, look_at_object
 Look = Callable[[str, names.SegmentName, int | None, int | None], Examined | None]
 """Examines one segment, deeply: folder, name, and the limits that `examine` has. None: not now."""
 
-ATTEMPTS: Final = 20
+ATTEMPTS: Final = 50
 EVERYTHING: Final = 1 << 62  # a position above every other
 
 

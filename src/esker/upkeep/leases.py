@@ -81,9 +81,12 @@ def _shard(
 ) -> Iterator[Said]:  # fmt: skip
     logs: list[int] = []
     for name in sorted(files.list(folder)):
-        log = names.parse_leases(name)
-        if log is not None:
+        log, kind = names.parse_leases(name), files.kind(join(folder, name))
+        if log is not None and kind == "file":
             logs.append(log)
+        elif log is not None:
+            reason = f"a {kind} where a log of leases should be"
+            yield Said("stranger", join(folder, name), reason, number)
         elif name.endswith(names.TEMPORARY):
             yield Said("leftover", join(folder, name), "a log that was being made", error=False)
         elif name != names.LOCK:

@@ -25,7 +25,9 @@ from esker.storage.files import (
     join,
     modified_ns,
     on_fork,
+    others_may_read,
     parent,
+    real_path,
     replace_file,
     sync_file,
     told,
@@ -604,6 +606,21 @@ def test_a_directory_is_unsafe_when_anybody_may_exchange_what_is_in_it(tmp_path:
         tmp_path.chmod(mode)
         assert world_writable(str(tmp_path)) == unsafe
     tmp_path.chmod(0o700)
+
+
+def test_a_file_is_private_when_nobody_but_its_owner_may_read_or_change_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    for mode, open_to_others in ((0o600, False), (0o400, False), (0o640, True), (0o602, True)):
+        path.chmod(mode)
+        assert others_may_read(str(path)) == open_to_others
+    with pytest.raises(StorageError, match="cannot look at"):
+        others_may_read(str(tmp_path / "nowhere"))
+
+
+def test_a_path_of_the_operator_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    assert real_path(tmp_path / "link") == str(tmp_path / "target")
 
 
 def test_the_time_of_the_last_change_is_that_of_the_file_system(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from esker.errors import DiskFull, FormatTooNew, StorageError
 from esker.format import journal as fmt
 from esker.format.checksum import checksum
 from esker.storage.files import Holder
-from esker.storage.journal import Journal, Redo, dead_journals, forget
+from esker.storage.journal import Journal, Redo, _written, dead_journals, forget
 from esker.testing import LOST, Fault, SimulatedDisk
 
 FOLDER = "/journal"
@@ -197,6 +197,12 @@ def test_zeros_end_the_entries_unless_something_follows(disk: SimulatedDisk) -> 
 
 
 # ---- who reads it ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 4095, 4096, 4097, 8192, 12_289])
+@pytest.mark.parametrize("text", [0, 1, 4096, 4097])
+def test_where_the_zeros_at_the_end_begin(text: int, zeros: int) -> None:
+    assert _written(bytes(max(text - 1, 0)) + b"x" * (text > 0) + bytes(zeros)) == text
 
 
 def test_a_journal_cut_inside_its_last_round_ends_there(disk: SimulatedDisk) -> None:

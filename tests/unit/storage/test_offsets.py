@@ -296,6 +296,25 @@ def joined(page: MembersFile, group: str, token: int) -> tuple[Member, Lock]:
         return page.join(member(group, token), "")
 
 
+def test_who_maps_members_to_look_does_not_take_the_page_from_who_writes(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members_of(files).close()
+    page, mapped = MembersFile(files, FOLDER, threading.Lock()), files.page
+
+    def slowly(path: str, size: int, *, writable: bool) -> Any:
+        found = memoryview(mapped(path, size, writable=writable))
+        if writable:
+            return found
+        monkeypatch.setattr(files, "page", mapped)
+        page.map(writable=True)  # another thread comes between
+        return found.toreadonly()
+
+    monkeypatch.setattr(files, "page", slowly)
+    assert page.map(writable=False)
+    assert joined(page, "g", 1)[0].slot == 0
+
+
 def test_members_come_and_go_and_everybody_sees_it(files: Files) -> None:
     assert not MembersFile(files, FOLDER, nullcontext()).map(writable=False)
     page = members_of(files)
