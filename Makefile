@@ -96,7 +96,7 @@ bench-server: setup
 
 lock:
 	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group objects --group spark \
-		--group bench --group clients --universal --python-version 3.11 --generate-hashes \
+		--group bench --group clients --group browser --group docs --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --quiet --output-file requirements.lock
 	@echo "lock: $$(grep -c '==' requirements.lock) packages"
