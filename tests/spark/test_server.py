@@ -138,6 +138,7 @@ def test_a_server_that_is_too_old_is_told(
         ({"url": "data"}, "a directory is a path"),
         ({"path": "data", "key": "secret"}, "key is for a server"),
         ({"url": "http://h:1", "retries": "many"}, "retries=many"),
+        ({"url": "http://h:1", "key": "a", "accessKey": "a"}, "are the same: keep one"),
         ({"url": "http://h:1", "timeout": "soon"}, "timeout="),
         ({"url": "http://user:word@h:1"}, "a URL holds no secret"),
         ({"url": "http://h:1/data"}, "ends behind its port"),
@@ -171,11 +172,18 @@ def test_no_text_has_the_key(
     bad = load(spark, guarded.url, key=key, valueFormat="json", valueSchema="n INT")
     with pytest.raises(Exception, match="the value at offset") as caught:
         bad.collect()
+    plain = spark.newSession()  # as somebody else would have made it
+    plain.conf.set("spark.sql.redaction.options.regex", "(?i)url")
+    unread = plain.readStream.format("esker").options(
+        url=guarded.url, accessKey=key, subscribe="t"
+    ).load()  # fmt: skip
     stream = spark.readStream.format("esker").options(
         url=guarded.url, key=key, subscribe="t", startingOffsets="earliest", group="shown"
     ).load()  # fmt: skip
     with contextlib.redirect_stdout(said):
         stream.explain(True)
+        unread.explain(True)
+    assert "subscribe=t" in said.getvalue(), "options are shown"
     query = (
         stream.select("value").writeStream.format("esker").trigger(availableNow=True)
         .options(url=guarded.url, key=key, topic="copy", checkpointLocation=tmp_path / "point")

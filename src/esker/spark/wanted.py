@@ -4,7 +4,7 @@ Names and defaults are those of Spark's Kafka source, so that a query moves by c
 and its path. Where Esker can do more there is a further option or a further value:
 
     path | url                                   a directory, an archive, a server, kin+comet:///...
-    key, timeout, retries, tlsCa, tlsCert, tlsKey        of a server
+    key | accessKey, timeout, retries, tlsCa, tlsCert, tlsKey        of a server
     subscribe | subscribePattern | assign        exactly one of them
     startingTimestamp > startingOffsetsByTimestamp > startingOffsets      the first given counts
     endingTimestamp   > endingOffsetsByTimestamp   > endingOffsets        of streams as well
@@ -60,7 +60,15 @@ _STREAMS_ONLY: Final = (
     "group",
 )  # fmt: skip
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-ACCESS: Final = ("key", "timeout", "retries", "tlsCa", "tlsCert", "tlsKey")  # of a server
+ACCESS: Final = (
+    "key",
+    "accessKey",
+    "timeout",
+    "retries",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+)  # of a server
 _KNOWN: Final = (
     "path", "url", *ACCESS, "cold", *_SELECTIONS,
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
@@ -266,7 +274,10 @@ def access_of(options: Mapping[str, str], place: str) -> Access:
     timeout = options.get("timeout", NOBODY.timeout).strip()
     if not retries.isdecimal() or int(retries) > RETRIES_MAX:
         raise InvalidOption(f"retries={retries}: a number, 0 to {RETRIES_MAX}")
-    checked = client_options({"key": options.get("key", ""), "timeout": timeout})
+    if "key" in options and "accessKey" in options:
+        raise InvalidOption("key and accessKey are the same: keep one of them")
+    key = options.get("key") or options.get("accessKey", "")
+    checked = client_options({"key": key, "timeout": timeout})
     found = Access(
         checked.key, timeout, int(retries), options.get("tlsCa", ""), options.get("tlsCert", ""),
         options.get("tlsKey", ""),
