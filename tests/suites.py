@@ -47,6 +47,7 @@ FLOORS: Final = {
     "mutants": 130,
     "spark worker kills": 60,
     "spark driver kills": 8,
+    "spark over http kills": 10,
 }
 SCALE: Final = float(os.environ.get("ESKER_SCALE", "1"))
 SEED: Final = int(os.environ.get("ESKER_SEED", "1"))

@@ -8,10 +8,14 @@ that an attempt left behind is ever seen.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -22,7 +26,7 @@ import pytest
 import esker
 from esker.engine import attach
 from esker.spark import plan
-from tests.helpers import HandClock, Threads, child, wait_until
+from tests.helpers import Child, HandClock, Threads, child, wait_until
 from tests.spark.copying import Copier, Process, digest, disorder, feed, staging
 from tests.suites import SEED, Tallies, scaled
 
@@ -146,6 +150,83 @@ def test_workers_die_and_every_record_is_copied_once(
         {"while staging": strikes.staging, "of those that commit": strikes.kills[COMMITS]}
     )
     suite.also.update({"streams begun again": failures, "segments left": left, "records": fed})
+
+
+# ---- a server ------------------------------------------------------------------------------------
+
+
+class Nursery:
+    """A server that is killed and started again on its port; see tests/server/nursery.py."""
+
+    def __init__(self, program: Child, url: str) -> None:
+        self.url = url
+        self.kills = 0
+        self._program = program
+        self._pid = 0
+
+    def start(self) -> None:
+        self._program.say("start")
+        self._pid = int(self._program.line())
+        assert self._program.line() == "ready"
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self.kills += 1
+
+
+@contextmanager
+def nursery(root: Path) -> Iterator[Nursery]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    code = "from tests.server.nursery import main; main()"
+    with child(code, root, port, root.with_name("server.log")) as program:
+        made = Nursery(program, f"http://127.0.0.1:{port}")
+        made.start()
+        try:
+            yield made
+        finally:
+            made.kill()
+
+
+@pytest.mark.timeout(300)
+def test_workers_and_the_server_die_and_every_record_is_copied_once(
+    tmp_path: Path, classes: Path, tally: Tallies
+) -> None:
+    """From a topic on a server to another one there; both sides lose processes in turn."""
+    suite = tally("spark over http kills")
+    data, checkpoint, stop = (tmp_path / name for name in ("data", "checkpoint", "stop"))
+    chance, rounds = random.Random(SEED), min(scaled(5, least=2), 5)
+    workers = 0
+    with (
+        nursery(data) as server,
+        Copier(tmp_path, conf=SMALL_PIECES, pace=0.02, cache=classes, fast=True) as copier,
+    ):
+        with esker.open(server.url, retries=20) as store:
+            store.create("t", shards=2)
+            fed = feed(store, 0, 600)
+            copier.ready()
+            copier.say(
+                "stream", data=server.url, copy=server.url, topic="s", checkpoint=checkpoint,
+                size=150, until=stop,
+            )  # fmt: skip
+            for _ in range(rounds):
+                known = _last(checkpoint / "commits")
+                wait_until(lambda known=known: _last(checkpoint / "commits") > known, "a batch")
+                time.sleep(chance.uniform(0.0, 0.3))
+                for each in copier.workers():
+                    if each.module in (TASKS, COMMITS):
+                        workers += copier.strike(each)
+                wait_until(lambda: any(e.module == TASKS for e in copier.workers()), "a worker")
+                time.sleep(chance.uniform(0.0, 0.3))
+                server.kill()
+                server.start()
+                fed = feed(store, fed, 100)
+        stop.touch()
+        failures = copier.answer()["failures"]
+    check_copy(data, data, "s")
+    suite.count = workers + server.kills
+    suite.also.update({"workers": workers, "servers": server.kills, "records": fed})
+    suite.also.update({"streams begun again": failures, "segments left": len(staged(data))})
 
 
 # ---- the driver ----------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import esker
-from esker.spark import history as past
 from esker.spark import plan
 from esker.spark.source import trimmed
 from esker.spark.tasks import parts
@@ -126,7 +125,7 @@ def test_filters_narrow_what_is_planned(data: str) -> None:
 
     asked = wanted({"path": f"{data}/archive", "subscribe": "t"}, now_us=0, streaming=False)
     asked = asked._replace(archived=True)
-    whole = past.spans(asked)
+    whole = plan.spans(asked)
     assert {(span.shard, span.first) for span, _ in whole} == {(0, 0), (1, 0)}
     moment = datetime.fromtimestamp((START_US + DAY_US) / 1e6, UTC)
     late, _ = trimmed(whole, [GreaterThanOrEqual(("timestamp",), moment)])
@@ -166,13 +165,13 @@ def test_what_the_log_lacked_is_a_loss_here_too(spark: SparkSession, tmp_path: P
 def test_files_that_are_merged_after_planning_are_found_where_they_went(data: str) -> None:
     asked = wanted({"path": f"{data}/archive", "subscribe": "t"}, now_us=0, streaming=False)
     asked = asked._replace(archived=True)
-    planned = past.spans(asked)
+    planned = plan.spans(asked)
     expected = archived(data)
     with esker.open(data) as store:
         for _ in range(2):  # the second run removes what the first has merged
             store["t"].archive()
     moment = START_US + DAY_US
-    assert all(seen.find_time(moment) <= span.end for span, seen in planned)
+    assert all(seen.since(moment) <= span.end for span, seen in planned)
     found = [row for part in parts(asked, planned) for row in offsets(part.task)]  # type: ignore[attr-defined]
     assert found == [(each.shard, each.offset) for each in expected]
     other = [(span._replace(id=span.id + 1), seen) for span, seen in planned]

@@ -10,8 +10,8 @@ import pytest
 
 import esker
 from esker.engine import ranges
-from esker.spark import plan
-from esker.spark.plan import Span
+from esker.spark import local, plan
+from esker.spark.origin import Seen, Span, take_bytes, weight
 from esker.spark.rows import Task
 from esker.spark.wanted import wanted
 
@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> str:
     return str(tmp_path / "data")
 
 
-def read(data: str, **options: str) -> Sequence[tuple[Span, plan.View]]:
+def read(data: str, **options: str) -> Sequence[tuple[Span, Seen]]:
     given = {"path": data, **options}
     return plan.spans(wanted(given, now_us=0, streaming=False))
 
@@ -80,9 +80,7 @@ def test_tasks_weigh_the_same_and_no_crumb_is_a_task(tmp_path: Path, parts: int)
 
 def test_tasks_are_cut_where_frames_begin(data: str) -> None:
     found = read(data, subscribe="t")
-    frames = {
-        atom.first for span, view in found for atom in ranges.atoms(view, span.first, span.end)
-    }
+    frames = {atom.first for span, seen in found for atom in seen.atoms(span.first, span.end)}
     assert {span.first for task in plan.divide(found, 4) for span in task} <= frames
 
 
@@ -117,12 +115,12 @@ def test_where_there_are_very_many_segments_none_is_looked_into(
 
 def test_a_limit_in_bytes_takes_whole_frames(data: str) -> None:
     ((span, view), _) = read(data, subscribe="t")
-    whole = ranges.weight(view, span.first, span.end)
-    assert ranges.take_bytes(view, 0, span.end, whole) == span.end
-    some = ranges.take_bytes(view, 0, span.end, whole // 3)
+    whole = weight(view, span.first, span.end)
+    assert take_bytes(view, 0, span.end, whole) == span.end
+    some = take_bytes(view, 0, span.end, whole // 3)
     assert 0 < some < span.end
-    assert ranges.weight(view, 0, some) <= whole // 3
-    assert ranges.take_bytes(view, 0, span.end, 1) > 0, "at least one frame"
+    assert weight(view, 0, some) <= whole // 3
+    assert take_bytes(view, 0, span.end, 1) > 0, "at least one frame"
 
 
 def test_times_narrow_from_behind_by_what_directories_know(tmp_path: Path) -> None:
@@ -219,11 +217,11 @@ def test_a_worker_that_knew_the_topic_before_reads_the_one_that_is_there_now(dat
     ((span, _),) = read(data, subscribe="u")
     schema = pa.schema([("offset", pa.int64())])
     assert sum(rows.num_rows for rows in task(data, span, "fail").rows(schema)) == 10
-    stale = plan._open.pop((data, ""))  # of a worker, which lives on
+    stale = local._open.pop((data, ""))  # of a worker, which lives on
     with esker.open(data) as store:
         del store["u"]
         store["u"].append_many([b"other"] * 20)
     ((span, _),) = read(data, subscribe="u")
     plan.let_go()
-    plan._open[data, ""] = stale
+    local._open[data, ""] = stale
     assert sum(rows.num_rows for rows in task(data, span, "fail").rows(schema)) == 20

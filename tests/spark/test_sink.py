@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ import pytest
 import esker
 from esker.spark import plan
 from tests.helpers import child
+from tests.spark.places import BOTH, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def write(frame: DataFrame, path: Path, **options: Any) -> None:
+def write(frame: DataFrame, path: Path | str, **options: Any) -> None:
     frame.write.format("esker").mode("append").options(**options).save(str(path))
 
 
@@ -31,14 +33,16 @@ def leftovers(path: Path) -> list[str]:
     return [p.name for p in path.rglob("*") if p.suffix in (".staged", ".commit", ".tmp")]
 
 
-def test_rows_become_records_with_all_they_have(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_become_records_with_all_they_have(
+    spark: SparkSession, place: str, tmp_path: Path
+) -> None:
     frame = spark.range(100).selectExpr(
         "concat('v', id) AS value", "cast(concat('k', id % 3) AS binary) AS key",
         "timestamp_micros(1700000000000000 + id) AS timestamp", "concat('tag', id % 2) AS tag",
         "'eu' AS node", "array(struct('h' AS key, cast('x' AS binary) AS value)) AS headers",
     )  # fmt: skip
-    write(frame, tmp_path / "data", topic="t", shards="3")
-    with esker.open(tmp_path / "data") as store:
+    write(frame, place, topic="t", shards="3")
+    with esker.open(place) as store:
         topic = store["t"]
         records = list(topic.read())
         assert topic.shards == 3
@@ -51,45 +55,53 @@ def test_rows_become_records_with_all_they_have(spark: SparkSession, tmp_path: P
     assert leftovers(tmp_path) == []
 
 
-def test_topic_and_partition_may_come_with_the_row(spark: SparkSession, tmp_path: Path) -> None:
-    with esker.open(tmp_path / "data") as store:
+@pytest.fixture(params=BOTH)
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A store, by its path and by the URL of a server."""
+    with reached(tmp_path / "data", request.param) as found:
+        yield found
+
+
+def test_topic_and_partition_may_come_with_the_row(spark: SparkSession, place: str) -> None:
+    with esker.open(place) as store:
         store.create("a", shards=4)
     frame = spark.range(90).selectExpr(
         "cast(id AS string) AS value", "if(id % 3 = 0, 'a', if(id % 3 = 1, 'b', null)) AS topic",
         "if(id % 3 = 0, cast(id % 4 AS int), null) AS partition",
     )  # fmt: skip
-    write(frame, tmp_path / "data", topic="rest")
-    with esker.open(tmp_path / "data") as store:
+    write(frame, place, topic="rest")
+    with esker.open(place) as store:
         assert list(store) == ["a", "b", "rest"]
         assert all(int(r.value) % 4 == r.shard for r in store["a"].read())
         assert (len(store["b"]), len(store["rest"])) == (30, 30)
 
 
-def test_a_batch_is_there_as_a_whole_or_not_at_all(spark: SparkSession, tmp_path: Path) -> None:
-    write(numbers(spark, 10), tmp_path / "data", topic="t")
+def test_a_batch_is_there_as_a_whole_or_not_at_all(spark: SparkSession, place: str) -> None:
+    write(numbers(spark, 10), place, topic="t")
     bad = numbers(spark, 1000, 8).selectExpr("if(value = '777', raise_error('no'), value) AS value")
     with pytest.raises(Exception, match="no"):
-        write(bad, tmp_path / "data", topic="t")
-    with esker.open(tmp_path / "data") as store:
+        write(bad, place, topic="t")
+    with esker.open(place) as store:
         assert len(store["t"]) == 10
-        assert store.recovery.clean
-    write(numbers(spark, 5), tmp_path / "data", topic="t")
-    with esker.open(tmp_path / "data") as store:
+    write(numbers(spark, 5), place, topic="t")
+    with esker.open(place) as store:
         assert len(store["t"]) == 15
 
 
-def test_an_empty_frame_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    write(numbers(spark, 0), tmp_path / "data", topic="t")
-    with esker.open(tmp_path / "data") as store:
+def test_an_empty_frame_writes_nothing(spark: SparkSession, place: str) -> None:
+    write(numbers(spark, 0), place, topic="t")
+    with esker.open(place) as store:
         assert len(store["t"]) == 0
 
 
-def test_large_tasks_become_several_segments(spark: SparkSession, tmp_path: Path) -> None:
-    with esker.open(tmp_path / "data") as store:
+def test_large_tasks_become_several_segments(
+    spark: SparkSession, place: str, tmp_path: Path
+) -> None:
+    with esker.open(place) as store:
         store.create("t", segment_bytes="1MiB", max_record_bytes="64KiB")
     frame = spark.range(0, 4000, 1, 2).selectExpr("repeat(cast(id AS string), 200) AS value")
-    write(frame, tmp_path / "data", topic="t")
-    with esker.open(tmp_path / "data") as store:
+    write(frame, place, topic="t")
+    with esker.open(place) as store:
         values = Counter(record.value for record in store["t"].read())
         assert len(values) == sum(values.values()) == 4000
         assert len(list((tmp_path / "data").rglob("*.seg"))) >= 3
@@ -160,9 +172,10 @@ def test_a_batch_whose_commit_failed_behind_the_commit_is_not_thrown_away(tmp_pa
 
 
 def test_a_stream_copies_a_topic_exactly_once_over_restarts(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, place: str, tmp_path: Path
 ) -> None:
-    data, copy, checkpoint = (str(tmp_path / name) for name in ("data", "copy", "checkpoint"))
+    data = copy = place  # from one topic of it to another one
+    checkpoint = str(tmp_path / "checkpoint")
 
     def run() -> None:
         rows = spark.readStream.format("esker").options(
@@ -221,15 +234,15 @@ def test_mistakes_are_told_and_nothing_is_written(
     assert leftovers(tmp_path) == []
 
 
-def test_a_log_is_not_written_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_log_is_not_written_over(spark: SparkSession, place: str) -> None:
     with pytest.raises(Exception, match="appended to and never written over"):
-        numbers(spark, 3).write.format("esker").mode("overwrite").option("topic", "t").save(
-            str(tmp_path / "data")
-        )
+        numbers(spark, 3).write.format("esker").mode("overwrite").option("topic", "t").save(place)
 
 
-def test_a_numbered_batch_write_is_done_once(spark: SparkSession, tmp_path: Path) -> None:
-    data = tmp_path / "data"
+def test_a_numbered_batch_write_is_done_once(
+    spark: SparkSession, place: str, tmp_path: Path
+) -> None:
+    data = place
     for version, count in [(3, 10), (3, 10), (2, 10), (4, 7), (4, 7)]:
         write(numbers(spark, count), data, topic="t", txnAppId="job", txnVersion=str(version))
     write(numbers(spark, 1), data, topic="t", txnAppId="another", txnVersion="0")
@@ -238,7 +251,7 @@ def test_a_numbered_batch_write_is_done_once(spark: SparkSession, tmp_path: Path
         assert len(store["t"]) == 10 + 7 + 1
         assert store.attached("spark application job") == 4
         assert store.attached("spark application x") is None
-    assert [name for name in leftovers(data) if not name.endswith(".commit")] == []
+    assert [name for name in leftovers(tmp_path / "data") if not name.endswith(".commit")] == []
 
 
 @pytest.mark.parametrize(
@@ -257,8 +270,8 @@ def test_a_number_without_a_name_is_told(
         write(numbers(spark, 1), tmp_path / "data", topic="t", **options)
 
 
-def test_rows_become_jobs_where_the_topic_is_a_queue(spark: SparkSession, tmp_path: Path) -> None:
-    path = tmp_path / "data"
+def test_rows_become_jobs_where_the_topic_is_a_queue(spark: SparkSession, place: str) -> None:
+    path = place
     with esker.open(path) as store:
         store.queue("jobs", shards=2)
         store.queue("jobs").put(b"put by hand", wait=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 import esker
 from esker.format import catalog
 from esker.format.checksum import checksum
+from tests.spark.places import BOTH, both, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +42,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@pytest.fixture(scope="module", params=BOTH)
+def place(data: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same, by its path and by the URL of a server."""
+    with reached(data, request.param) as found:
+        yield found
+
+
 def load(spark: SparkSession, data: str, **options: Any) -> DataFrame:
     options.setdefault("subscribe", "t")
     if options["subscribe"] is None:
@@ -58,11 +67,11 @@ def test_the_schema_is_that_of_kafka(spark: SparkSession, data: str) -> None:
     )
 
 
-def test_every_record_is_a_row(spark: SparkSession, data: str) -> None:
-    rich = load(spark, data, includeHeaders="true", includeTag="true", includeNode="true")
+def test_every_record_is_a_row(spark: SparkSession, place: str) -> None:
+    rich = load(spark, place, includeHeaders="true", includeTag="true", includeNode="true")
     rows = rich.collect()
     assert len(rows) == 10_000
-    with esker.open(data, mode="r") as store:
+    with esker.open(place, mode="r") as store:
         records = {(r.shard, r.offset): r for r in store["t"].read()}
     assert len(records) == 10_000
     for row in rows:
@@ -78,16 +87,16 @@ def test_every_record_is_a_row(spark: SparkSession, data: str) -> None:
         assert stamp == datetime.fromtimestamp(record.timestamp / 1e6, UTC)
 
 
-def test_what_a_record_lacks_is_null(spark: SparkSession, data: str) -> None:
-    wide = load(spark, data, subscribe="plain", includeHeaders="true", includeTag="true")
+def test_what_a_record_lacks_is_null(spark: SparkSession, place: str) -> None:
+    wide = load(spark, place, subscribe="plain", includeHeaders="true", includeTag="true")
     rows = wide.orderBy("offset").collect()
     assert [bytes(row.value) for row in rows] == [b"a", b"b", b"c"]
     assert {(row.key, row.headers, row.tag) for row in rows} == {(None, None, None)}
 
 
-def test_several_topics_a_pattern_and_an_assignment(spark: SparkSession, data: str) -> None:
+def test_several_topics_a_pattern_and_an_assignment(spark: SparkSession, place: str) -> None:
     def counted(**options: Any) -> dict[tuple[str, int], int]:
-        found = load(spark, data, **options).groupBy("topic", "partition").count().collect()
+        found = load(spark, place, **options).groupBy("topic", "partition").count().collect()
         return {(row.topic, row.partition): row["count"] for row in found}
 
     both = counted(subscribe="t,plain")
@@ -114,31 +123,31 @@ def test_several_topics_a_pattern_and_an_assignment(spark: SparkSession, data: s
     ],
 )  # fmt: skip
 def test_from_where_to_where(
-    spark: SparkSession, data: str, options: dict[str, str], values: list[bytes]
+    spark: SparkSession, place: str, options: dict[str, str], values: list[bytes]
 ) -> None:
-    found = load(spark, data, subscribe="plain", **options).orderBy("offset").collect()
+    found = load(spark, place, subscribe="plain", **options).orderBy("offset").collect()
     assert [bytes(row.value) for row in found] == values
 
 
-def test_times_are_found_in_each_shard(spark: SparkSession, data: str) -> None:
+def test_times_are_found_in_each_shard(spark: SparkSession, place: str) -> None:
     found = load(
-        spark, data, startingTimestamp=str((T0 + 100_000_000) // 1000),
+        spark, place, startingTimestamp=str((T0 + 100_000_000) // 1000),
         endingTimestamp=str((T0 + 200_000_000) // 1000),
     )  # fmt: skip
     values = {bytes(row.value) for row in found.collect()}
     assert {b'{"n": %d}' % n for n in range(100, 200)} <= values
 
 
-def test_columns_are_picked_by_option_or_by_schema(spark: SparkSession, data: str) -> None:
-    assert load(spark, data, columns="offset,timestamp").columns == ["offset", "timestamp"]
-    picked = spark.read.format("esker").schema("offset BIGINT").option("subscribe", "t").load(data)
+def test_columns_are_picked_by_option_or_by_schema(spark: SparkSession, place: str) -> None:
+    assert load(spark, place, columns="offset,timestamp").columns == ["offset", "timestamp"]
+    picked = spark.read.format("esker").schema("offset BIGINT").option("subscribe", "t").load(place)
     assert picked.agg({"offset": "count"}).collect()[0][0] == 10_000
 
 
-def test_values_as_text_and_as_json(spark: SparkSession, data: str) -> None:
-    text = load(spark, data, valueFormat="string")
+def test_values_as_text_and_as_json(spark: SparkSession, place: str) -> None:
+    text = load(spark, place, valueFormat="string")
     assert text.filter("value = '{\"n\": 17}'").count() == 1
-    json = load(spark, data, valueFormat="json", valueSchema="n BIGINT, missing STRING")
+    json = load(spark, place, valueFormat="json", valueSchema="n BIGINT, missing STRING")
     total, missing = json.selectExpr("sum(value.n)", "count(value.missing)").collect()[0]
     assert (total, missing) == (sum(range(10_000)), 0)
 
@@ -168,10 +177,10 @@ def test_values_that_are_no_json_are_named_or_null(spark: SparkSession, data: st
     ],
 )  # fmt: skip
 def test_filters_change_what_is_read_and_never_the_result(
-    spark: SparkSession, data: str, condition: str, count: int | None
+    spark: SparkSession, place: str, condition: str, count: int | None
 ) -> None:
     def counted(**options: str) -> int:
-        return load(spark, data, includeTag="true", **options).filter(condition).count()
+        return load(spark, place, includeTag="true", **options).filter(condition).count()
 
     pushed, plain = (
         counted(pushFilters="true"),
@@ -202,17 +211,20 @@ def test_filters_are_used(data: str) -> None:
         plan.let_go()
 
 
-def test_a_read_is_divided_as_asked(spark: SparkSession, data: str) -> None:
-    assert load(spark, data, minPartitions="7").rdd.getNumPartitions() >= 7
-    assert load(spark, data, maxRecordsPerPartition="1000").rdd.getNumPartitions() >= 10
-    assert load(spark, data).rdd.getNumPartitions() == 1, "so little is one task"
+def test_a_read_is_divided_as_asked(spark: SparkSession, place: str) -> None:
+    assert load(spark, place, minPartitions="7").rdd.getNumPartitions() >= 7
+    assert load(spark, place, maxRecordsPerPartition="1000").rdd.getNumPartitions() >= 10
+    assert load(spark, place).rdd.getNumPartitions() == 1, "so little is one task"
 
 
-def test_a_query_reads_a_snapshot_beside_a_writer(spark: SparkSession, tmp_path: Path) -> None:
+@both
+def test_a_query_reads_a_snapshot_beside_a_writer(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     def found() -> DataFrame:
-        return load(spark, str(tmp_path / "data"))
+        return load(spark, place)
 
-    with esker.open(tmp_path / "data") as store:
+    with reached(tmp_path / "data", kind) as place, esker.open(place) as store:
         store["t"].append_many([b"x"] * 1000, wait=True)
         first = found()
         assert first.count() == 1000
@@ -244,7 +256,13 @@ def gapped(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_loss_fails_is_skipped_or_is_a_row(spark: SparkSession, gapped: str) -> None:
+@both
+def test_a_loss_fails_is_skipped_or_is_a_row(spark: SparkSession, gapped: str, kind: str) -> None:
+    with reached(gapped, kind) as place:
+        _check_loss(spark, place)
+
+
+def _check_loss(spark: SparkSession, gapped: str) -> None:
     with pytest.raises(Exception, match=r"offsets 3 to 5 cannot be read: corrupt.*onDataLoss=skip"):
         load(spark, gapped).collect()
     kept = load(spark, gapped, failOnDataLoss="false").orderBy("offset").collect()
@@ -256,13 +274,20 @@ def test_a_loss_fails_is_skipped_or_is_a_row(spark: SparkSession, gapped: str) -
     assert {row.gap for row in rows if row.value is not None} == {None}
 
 
-def test_what_retention_took_is_told_with_its_bounds(spark: SparkSession, tmp_path: Path) -> None:
+@both
+def test_what_retention_took_is_told_with_its_bounds(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     with esker.open(tmp_path / "data", background=False) as store:
         topic = store.create("t", segment_records=10, cap_records=20)
         for _ in range(6):
             topic.append_many([b"x"] * 10)
             store.tick()
-    data = str(tmp_path / "data")
+    with reached(tmp_path / "data", kind) as place:
+        _check_evicted(spark, place)
+
+
+def _check_evicted(spark: SparkSession, data: str) -> None:
     assert load(spark, data).count() == 20, "who wants the earliest is not told of what was before"
     from_five: dict[str, str] = {"startingOffsets": '{"t":{"0":5}}'}
     with pytest.raises(Exception, match="offsets 5 to 39 cannot be read: evicted"):
@@ -273,20 +298,19 @@ def test_what_retention_took_is_told_with_its_bounds(spark: SparkSession, tmp_pa
     assert [row.offset for row in rows[1:]] == list(range(40, 60))
 
 
+@both
 def test_what_was_deleted_by_tag_is_left_out_and_nobody_is_told(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    with esker.open(tmp_path / "data", background=False) as store:
+    with reached(tmp_path / "data", kind) as data, esker.open(data) as store:
         topic = store.create("t", segment_records=10)
         for first in range(0, 60, 10):
             topic.append_many(
                 [esker.Record(b"%d" % n, tag=f"t{n % 3}") for n in range(first, first + 10)]
             )
-            store.tick()
         topic.delete(tag="t1")
         topic.delete(tag_prefix="t", before=20)
         kept = [record.offset for record in topic.read()]
-        data = str(tmp_path / "data")
         for options in ({}, {"startingOffsets": '{"t":{"0":5}}'}, {"minPartitions": "5"}):
             rows = load(spark, data, **options).orderBy("offset").collect()
             assert [row.offset for row in rows] == kept
@@ -361,10 +385,10 @@ def test_what_spark_wrote_is_evicted_and_moved_like_the_rest(
     ],
 )
 def test_mistakes_are_told_on_the_driver(
-    spark: SparkSession, data: str, options: dict[str, str], told: str
+    spark: SparkSession, place: str, options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(Exception, match=told):
-        load(spark, data, **options).count()
+        load(spark, place, **options).count()
 
 
 def test_what_is_no_store_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import esker
 from esker.spark import plan
 from esker.spark.wanted import COLUMNS, wanted
+from tests.spark.places import BOTH, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 class Stream:
     """A query that is started again and again from one checkpoint, and what its batches held."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, data: str) -> None:
         self.spark = spark
-        self.data = str(folder / "data")
+        self.data = data
         self.checkpoint = folder / "checkpoint"
         self.batches: list[list[tuple[str, int, int]]] = []
 
@@ -54,9 +55,14 @@ class Stream:
         return sorted(row for batch in self.batches for row in batch)
 
 
-@pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path) -> Stream:
-    return Stream(spark, tmp_path)
+@pytest.fixture(params=BOTH)
+def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
+    with reached(tmp_path / "data", request.param) as data:
+        yield Stream(spark, tmp_path, data)
+        plan.let_go()
+
+
+in_a_directory = pytest.mark.parametrize("stream", ["directory"], indirect=True)
 
 
 def test_every_record_comes_once_over_restarts(stream: Stream) -> None:
@@ -174,6 +180,7 @@ def test_records_that_are_gone_are_a_loss_and_not_a_shorter_batch(stream: Stream
             list(reader.read(part))
 
 
+@in_a_directory
 def test_a_planned_batch_that_retention_overtakes_names_what_is_lost(stream: Stream) -> None:
     with esker.open(stream.data, background=False) as store:
         topic = store.create("t", segment_records=10, cap_records=20)
@@ -192,7 +199,7 @@ def test_a_planned_batch_that_retention_overtakes_names_what_is_lost(stream: Str
 
 
 def test_a_planned_batch_goes_without_what_was_deleted_by_tag(stream: Stream) -> None:
-    with esker.open(stream.data, background=False) as store:
+    with esker.open(stream.data) as store:
         topic = store.create("t", segment_records=10)
         topic.append_many([esker.Record(b"x", tag="a")] * 10)
         topic.append_many([esker.Record(b"y", tag="b")] * 10, wait=True)
@@ -262,6 +269,7 @@ def rows_of(reader: EskerStreamReader, start: Any, end: Any) -> list[Any]:
     return found
 
 
+@in_a_directory
 def test_cold_segments_and_what_retention_takes_of_them(stream: Stream, tmp_path: Path) -> None:
     with esker.open(stream.data, background=False, cold=tmp_path / "cold") as store:
         topic = store.create("t", segment_records=10, cap_records=20)
@@ -400,6 +408,7 @@ def test_a_group_shows_how_far_a_stream_is(stream: Stream) -> None:
         assert lag() == 0
 
 
+@in_a_directory
 def test_what_cannot_be_shown_is_told_and_the_stream_goes_on(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:

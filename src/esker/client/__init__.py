@@ -20,6 +20,7 @@ done.
     texts.py      positions and records in the words of JSON
     store.py      a store
     topic.py      a topic: append, read, delete
+    dividing.py   a shard in pieces, for readers that share it
     tail.py       following: what came, and waiting for more
     producer.py   batches that are numbered
     group.py      readers that share a topic

@@ -18,7 +18,7 @@ from esker.client.texts import record_in
 from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.errors import ServerFault
-from esker.format.columns import FEW, HEADER_TYPE, Columns, Extra
+from esker.format.columns import FEW, HEADER_TYPE, Columns, Extra, timestamp_array
 from esker.options import SEGMENT_BYTES_MAX
 from esker.records import Gap, Record, Span, Spans
 
@@ -35,7 +35,7 @@ _SCHEMA: Final = pa.schema(
         pa.field("timestamp", pa.int64()),
     ]
 )
-_VALUES: Final = pa.schema([pa.field("value", pa.binary())])
+VALUES: Final = pa.schema([pa.field("value", pa.binary())])
 
 
 # ---- appending -------------------------------------------------------------------------------
@@ -59,10 +59,10 @@ def rows(records: list[Any]) -> Any:
     if len(records) > FEW:
         array = intake.plain_column(records, NO_LIMIT)
         if array is not None:
-            return pa.RecordBatch.from_arrays([array], schema=_VALUES)
+            return pa.RecordBatch.from_arrays([array], schema=VALUES)
     values, extras = intake.many(records, NO_LIMIT)
     if not extras:
-        return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=_VALUES)
+        return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=VALUES)
     nothing: Extra = (None, None, None, None, None)
     each = [extras.get(row, nothing) for row in range(len(values))]
     keys, tags, nodes, headers, stamps = zip(*each, strict=True)
@@ -75,6 +75,18 @@ def rows(records: list[Any]) -> Any:
         for column, field in zip((values, keys, tags, nodes, cells, stamps), _SCHEMA, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def of_columns(columns: Columns) -> Any:
+    """Records that were checked before, as a record batch."""
+    cells = (
+        columns.values, columns.keys, columns.tags, columns.nodes, columns.headers,
+        timestamp_array(columns),
+    )  # fmt: skip
+    there = [(cell, field) for cell, field in zip(cells, _SCHEMA, strict=True) if cell is not None]
+    return pa.RecordBatch.from_arrays(
+        [cell for cell, _ in there], schema=pa.schema([field for _, field in there])
+    )
 
 
 def cut(given: Any, size: int) -> Iterator[Any]:
@@ -152,11 +164,15 @@ def gap_of(given: dict[str, Any]) -> Gap:
 
 
 def batch_of(given: Any, shard: int) -> Batch:
-    """A batch, standing on the record batch of an answer."""
+    """A batch, standing on the record batch of an answer; what was not asked for is not there."""
+    there = given.schema.names
     columns = Columns(
-        given.column("value"),
-        given.column("timestamp").view(pa.int64()),
-        *(_some(given.column(name)) for name in ("key", "tag", "node", "headers")),
+        given.column("value") if "value" in there else pa.nulls(given.num_rows, pa.binary()),
+        given.column("timestamp").view(pa.int64()) if "timestamp" in there else 0,
+        *(
+            _some(given.column(name)) if name in there else None
+            for name in ("key", "tag", "node", "headers")
+        ),
     )
     offsets = given.column("offset")
     first, last = offsets[0].as_py(), offsets[-1].as_py()

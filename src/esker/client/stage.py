@@ -20,12 +20,13 @@ from esker.client import bodies
 from esker.client.pool import ARROW, part
 from esker.engine import intake
 from esker.errors import EskerError, InvalidOption
+from esker.format.columns import Columns
 
 if TYPE_CHECKING:
     from esker.client.store import RemoteStore
     from esker.client.topic import RemoteTopic
 
-SEND_BYTES: Final = 4 << 20  # are collected before they are sent
+SEND_BYTES: Final = 16 << 20  # are collected before they are sent, and become one segment
 
 
 class RemoteTicket(msgspec.Struct, frozen=True):
@@ -65,21 +66,35 @@ class RemoteStage:
                 rows += batch.num_rows
         return rows
 
+    def append_columns(self, columns: Columns) -> None:
+        """Add records that were checked before."""
+        self._add(bodies.of_columns(columns))
+
     def _add(self, batch: Any) -> None:
         if self._waiting and batch.schema != self._waiting[0].schema:
             self._send()
-        for piece in bodies.cut(batch, SEND_BYTES):
+        for piece in bodies.cut(batch, bodies.PART_BYTES):
             self._waiting.append(piece)
             self._size += piece.nbytes
             if self._size >= SEND_BYTES:
                 self._send()
+
+    def probe(self) -> None:
+        """Ask whether records may be staged here, with none; the topic is made if need be."""
+        self._post(bodies.stream(bodies.VALUES, []))
 
     def _send(self) -> None:
         if not self._waiting:
             return
         body = bodies.stream(self._waiting[0].schema, self._waiting)
         self._waiting, self._size = [], 0
-        answer = self._topic._call("POST", "/stages", {"shard": self._shard}, body, media=ARROW)
+        self._post(body)
+
+    def _post(self, body: Any) -> None:
+        # again: what is staged twice is attached once, for there is one ticket
+        answer = self._topic._call(
+            "POST", "/stages", {"shard": self._shard}, body, media=ARROW, again=True
+        )
         self._done += [msgspec.convert(each, RemoteTicket) for each in answer.json()["tickets"]]
 
     def finish(self) -> list[RemoteTicket]:
@@ -109,10 +124,14 @@ class RemoteStage:
         """Forget what was staged here; what cannot be reached now the server clears by itself."""
         self._waiting, self._size = [], 0
         done, self._done = self._done, []
-        if done:
-            pool = self._topic._store._pool
-            with suppress(EskerError):
-                pool.call("DELETE", "/v1/stages", None, {"tickets": done}, again=True)
+        with suppress(EskerError):
+            abandon(self._topic._store, done)
+
+
+def abandon(store: RemoteStore, tickets: Iterable[RemoteTicket]) -> None:
+    """Throw away what was staged and will not be attached; what is committed stays."""
+    if given := list(tickets):
+        store._pool.call("DELETE", "/v1/stages", None, {"tickets": given}, again=True)
 
 
 def attach(
@@ -127,6 +146,11 @@ def attach(
     # a batch happens once, whatever was lost on the way: it has a number
     answer = store._pool.call("POST", "/v1/attach", None, body, again=True, wait=timeout)
     return bool(answer.json()["committed"])
+
+
+def forget(store: RemoteStore, writer: str) -> None:
+    """Have the server forget a writer that will not come back."""
+    store._pool.call("DELETE", f"/v1/attached/{part(writer)}", again=True)
 
 
 def attached(store: RemoteStore, writer: str) -> int | None:

@@ -402,12 +402,13 @@ class RemoteTopic:
     def _page(
         self, start: int, stop: int | None, shard: int, *, limit: int = PAGE_RECORDS,
         max_bytes: int = PAGE_BYTES, wait: float = 0.0, consistency: str = "eventual",
-        skip_node: str | None = None,
+        skip_node: str | None = None, gaps: str | None = None, columns: str | None = None,
     ) -> Page:  # fmt: skip
         asked = {
             "start": start, "stop": stop, "shard": shard, "limit": limit,
             "max_bytes": max_bytes, "wait": wait or None, "skip_node": skip_node,
             "consistency": None if consistency == "eventual" else consistency,
+            "gaps": gaps, "columns": columns,
         }  # fmt: skip
         answer = self._call("GET", "/records", asked, accept=ARROW, again=True, wait=wait)
         return Page(answer, shard)

@@ -22,6 +22,7 @@ from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment
 
 MANY_SEGMENTS: Final = 256  # of a range: more are not looked into
+DELETED: Final = "deleted"  # on request, where somebody has to account for every offset
 
 
 class Atom(NamedTuple):
@@ -85,19 +86,19 @@ def _directory(segment: Segment) -> tuple[Any, Any, int]:
     return [], [], 0  # cannot be read: whoever reads it is told
 
 
-def weight(view: View, first: int, end: int) -> int:
-    """About how many bytes a range takes on the disk."""
-    return sum(atom.weight for atom in atoms(view, first, end))
-
-
-def take_bytes(view: View, first: int, end: int, limit: int) -> int:
-    """Where to stop so as to take about so many bytes; at least one frame, if there is any."""
-    taken = 0
-    for atom in atoms(view, first, end):
-        if taken and taken + atom.weight > limit:
-            return atom.first
+def fewer(given: list[Atom], most: int) -> list[Atom]:
+    """The same range in about so many atoms at the most, of about the same weight."""
+    if len(given) <= most:
+        return given
+    share = max(1, sum(atom.weight for atom in given) // most + 1)
+    found: list[Atom] = []
+    first, taken = given[0].first, 0
+    for atom in given:
         taken += atom.weight
-    return end
+        if taken >= share or atom is given[-1]:
+            found.append(Atom(first, atom.end, taken))
+            first, taken = atom.end, 0
+    return found
 
 
 def last_before(view: View, timestamp: int, end: int) -> int:

@@ -448,9 +448,13 @@ def _query(route: Route, text: bytes) -> Any:
     if found.pop("performance", "false") not in ("true", "false"):
         raise Fault("invalid_request", "query: performance is true or false")
     try:
-        return msgspec.convert(found, route.query, strict=False)
+        made = msgspec.convert(found, route.query, strict=False)
     except msgspec.ValidationError as problem:
         raise Fault("invalid_request", f"query: {problem}") from None
+    for name in found:
+        if getattr(made, name, "") is None:  # msgspec takes the word for it
+            raise Fault("invalid_request", f"query: {name}=null: leave it out")
+    return made
 
 
 def _perform(reply: Reply, times: dict[str, float]) -> None:

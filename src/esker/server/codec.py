@@ -27,7 +27,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from esker.engine.batch import SCHEMA, Batch
 from esker.engine.intake import arrow_columns
-from esker.errors import InvalidRecord, RecordTooLarge
+from esker.errors import InvalidOption, InvalidRecord, RecordTooLarge, nearest
 from esker.options import HEADERS_BYTES_MAX, HEADERS_MAX, SEGMENT_BYTES_MAX
 from esker.records import Gap, Record
 from esker.server.faults import Fault
@@ -194,13 +194,23 @@ def lines_out(records: Sequence[Any]) -> bytes:
     return msgspec.json.Encoder().encode_lines(records)
 
 
-def arrow_out(batches: Iterable[Batch]) -> memoryview:
-    """Batches as one Arrow stream, with the columns of `esker.SCHEMA`."""
+def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> memoryview:
+    """Batches as one Arrow stream, with the columns of `esker.SCHEMA`, or those that are named."""
+    names = None if columns is None else chosen(columns)
+    schema = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+    with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
-            writer.write_batch(batch.arrow)
+            writer.write_batch(batch.arrow if names is None else batch.arrow.select(names))
     return memoryview(sink.getvalue())
+
+
+def chosen(columns: str) -> list[str]:
+    """The columns that somebody names, and the offset, in the order of `esker.SCHEMA`."""
+    given = {"offset", *columns.split(",")}
+    for name in given - set(SCHEMA.names):
+        raise InvalidOption(f"columns: there is no {name!r}; {nearest(name, SCHEMA.names)}")
+    return [name for name in SCHEMA.names if name in given]
 
 
 # ---- appending -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What positions mean in each shard; waiting for several shards; sync; counters."""
+"""What positions mean in each shard, how it can be divided; waiting for several shards; sync."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from esker import positions
-from esker.engine.reader import count_records
+from esker.engine import ranges as dividing
+from esker.engine.reader import count_records, earliest_of, find_time
 from esker.engine.topic import Topic
 from esker.errors import InvalidOption
 from esker.server import codec, wire
@@ -38,6 +39,28 @@ async def ranges(call: Call) -> Reply:
         )
 
     return Reply(await call.app.run(lambda store: settle(_existing(store[name]))))
+
+
+async def pieces(call: Call) -> Reply:
+    """How a shard stands, and a range of it in pieces of whole frames, with about their bytes."""
+    query: wire.PiecesQuery = call.query
+    name, shard = call.params["topic"], call.query.shard
+
+    def divide(topic: Topic) -> wire.Pieces:
+        if shard >= topic.shards:
+            raise InvalidOption(f"shard={shard}: topic {name!r} has 0..{topic.shards - 1}")
+        view = topic._view(shard)
+        visible = view.visible
+        end = visible if query.end is None else min(query.end, visible)
+        atoms = dividing.fewer(dividing.atoms(view, query.first, end), query.most)
+        return wire.Pieces(
+            name, topic.epoch, shard, dividing.deleted_before(view), earliest_of(view), visible,
+            [wire.Piece(atom.end, atom.weight) for atom in atoms],
+            None if query.since is None else find_time(view, query.since),
+            None if query.before is None else dividing.last_before(view, query.before, end),
+        )  # fmt: skip
+
+    return Reply(await call.app.run(lambda store: divide(_existing(store[name]))))
 
 
 async def tail(call: Call) -> Reply:

@@ -12,6 +12,7 @@ from esker import positions
 from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
+from esker.engine.ranges import DELETED, without_holes
 from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
@@ -162,6 +163,8 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
         ranges, bytes_left, min(left, 10_000), "yield", check_node(query.skip_node), whole=True,
         missed=missed,
     )  # fmt: skip
+    if query.gaps == "all":
+        stepping = without_holes(stepping, topic.name, shard, place, until, DELETED)
     for item in stepping:
         if isinstance(item, Gap):
             if query.gaps == "raise":
@@ -191,6 +194,8 @@ async def read(call: Call) -> Reply:
     query: wire.ReadQuery = call.query
     media = call.accepts(*call.route.offers)
     name = call.params["topic"]
+    if query.columns is not None and media != ARROW:
+        raise Fault("invalid_request", f"columns are chosen of Arrow: accept {ARROW}")
     if query.wait > call.app.settings.wait_seconds:
         raise Fault(
             "invalid_request", f"wait={query.wait}: at most {call.app.settings.wait_seconds}"
@@ -277,7 +282,7 @@ def _page(call: Call, found: Found, media: str) -> Reply:
     if gaps:
         headers += (("esker-gaps", msgspec.json.encode(gaps).decode()),)
     if media == ARROW:
-        records: Any = codec.arrow_out(batches)
+        records: Any = codec.arrow_out(batches, query.columns)
     elif media == CLOUD_EVENTS:
         everything = (each for batch in batches for each in batch.records())
         records = interop.events_out(call.params["topic"], everything)

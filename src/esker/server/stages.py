@@ -307,6 +307,19 @@ async def attached(call: Call) -> Reply:
     return Reply(wire.LastAttached(writer, await call.app.run(last)))
 
 
+async def forget(call: Call) -> Reply:
+    """Forget a writer that will not come back. One of whose batch a part must wait is kept."""
+    writer = call.params["writer"]
+
+    def remove(store: Store) -> int | None:
+        _check_writer(call, store, writer)
+        last = store.attached(writer)
+        attaching.forget(store._context, writer)
+        return last
+
+    return Reply(wire.LastAttached(writer, await call.app.run(remove)))
+
+
 async def discard(call: Call) -> Reply:
     """Throw away what was staged and will not be attached; what is committed stays."""
 

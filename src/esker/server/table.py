@@ -149,6 +149,8 @@ ROOMS: Final[tuple[Route, ...]] = (
           (Place("body", "tickets[].topic"),), body=rooms.Attach, reply=rooms.Attached),
     Route("GET", "/v1/attached/{writer}", "write", "stages.attached",
           "The last batch that a writer attached", reply=rooms.LastAttached),
+    Route("DELETE", "/v1/attached/{writer}", "write", "stages.forget",
+          "Forget a writer that will not come back", reply=rooms.LastAttached),
     Route("DELETE", "/v1/stages", "write", "stages.discard", "Throw staged records away",
           (Place("body", "tickets[].topic"),), body=rooms.Discard, reply=rooms.Discarded),
     # OpenTelemetry
@@ -191,6 +193,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/topics/{topic}/ranges", "read", "places.ranges",
           "What two positions mean in each shard, and how many records lie between", TOPIC,
           query=wire.RangesQuery, reply=wire.Ranges),
+    Route("GET", "/v1/topics/{topic}/pieces", "read", "places.pieces",
+          "A range of a shard, cut where batches begin, for readers that share it", TOPIC,
+          query=wire.PiecesQuery, reply=wire.Pieces),
     Route("POST", "/v1/topics/{topic}/tail", "read", "places.tail",
           "Wait until one of several shards has more", TOPIC, body=wire.Tail, reply=wire.Ends),
     Route("POST", "/v1/topics/{topic}/sync", "write", "places.sync",

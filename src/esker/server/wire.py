@@ -19,6 +19,7 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 Shard = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=0, le=86_400 * 365)]
+Time = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]  # microseconds since 1970
 Position = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=1_024)]
 
@@ -165,9 +166,10 @@ class ReadQuery(Given):
     values: Values = "text"
     headers: bool = True
     skip_node: Text | None = None
-    gaps: Literal["tell", "raise"] = "tell"
+    gaps: Literal["tell", "raise", "all"] = "tell"  # all: what was deleted before a position, too
     consistency: Literal["eventual", "strong"] = "eventual"
     epoch: int | None = None
+    columns: Text | None = None  # of Arrow, with commas; all of them if there is none
 
 
 class Page(Struct):
@@ -234,6 +236,38 @@ class Ranges(Struct):
     epoch: int
     ranges: list[Range]
     missed: list[dict[str, Any]]
+
+
+class PiecesQuery(Given):
+    shard: Shard = 0
+    first: Count = 0
+    end: Count | None = None
+    since: Time | None = None
+    before: Time | None = None
+    most: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+
+
+class Piece(Struct):
+    end: int
+    bytes: int
+
+
+class Pieces(Struct):
+    """How a shard stands, and a range of it cut where frames begin, for those who share the work.
+
+    begin: before it all was deleted on request. since: the first offset at or after that time.
+    before: an offset at and behind which nothing is from before that time.
+    """
+
+    topic: str
+    epoch: int
+    shard: int
+    begin: int
+    earliest: int
+    end: int
+    pieces: list[Piece]
+    since: int | None = None
+    before: int | None = None
 
 
 class Tail(Given):

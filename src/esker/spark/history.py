@@ -6,6 +6,7 @@ held against its checksum, from a directory or an object store. Who wants them t
 own reader, and joined with what is still in the log, takes `esker.spark.table`.
 
     Past        a shard of an archive, where a query of a store has a view of its log
+    History     the topics of an archive
 
 Tasks are cut where files end, because a file is verified as a whole by who opens it. What the
 archive calls a gap is one; what is in no file and no gap had been deleted.
@@ -13,23 +14,21 @@ archive calls a gap is one; what is in no file and no gap had been deleted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from esker.engine.archived import ArchivedTopic, Gone, open_archive, topics_at
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
 from esker.engine.ranges import Atom
 from esker.engine.reader import Range
-from esker.errors import InvalidOption, OffsetOutOfRange
+from esker.errors import InvalidOption
 from esker.format import names
 from esker.format.archive import ArchivedFile, Manifest
+from esker.positions import Position
 from esker.records import Gap
-from esker.spark import plan
-from esker.spark.wanted import Place, Wanted
+from esker.spark.origin import Shards, Span
 from esker.storage.files import SYSTEM_FILES, join
-from esker.storage.objects import is_url
+from esker.storage.objects import is_url, without_secrets
 
 
 def is_archive(path: str) -> bool:
@@ -59,17 +58,20 @@ class Past:
             except Gone as gone:
                 self._manifest = self._archived._newer(self._manifest, gone)
 
-    def offset(self, place: Place, topic: str) -> int:
-        """The offset that a place means here."""
-        number, first, end = self.whole
-        position = place.everywhere or place.each[topic][number]
+    @property
+    def visible(self) -> int:
+        return self.whole.end
+
+    @property
+    def earliest(self) -> int:
+        return self.whole.first
+
+    begin = earliest
+
+    def resolve(self, position: Position) -> int:
+        """The offset that a position means here; an archive has what it has."""
         found = self._looked(lambda: self._archived._resolve(self._manifest, self.whole, position))
-        if position.kind == "time" and place.strict and found >= end and "Times" in place.option:
-            raise OffsetOutOfRange(
-                f"{place.option}: the archive of topic {topic!r} shard {number} has no record at "
-                "or after that time"
-            )
-        return max(first, found)
+        return min(max(self.whole.first, found), self.whole.end)
 
     def atoms(self, first: int, end: int) -> list[Atom]:
         """The range [first, end), cut where files end, with about their bytes."""
@@ -82,7 +84,7 @@ class Past:
             found.append(Atom(first, end, 0))
         return found
 
-    def find_time(self, timestamp: int) -> int:
+    def since(self, timestamp: int) -> int:
         """The first offset whose record is at or after a time."""
         end = self.whole.end
         return self._looked(lambda: self._archived._find_time(self._files, timestamp, end))
@@ -93,46 +95,40 @@ class Past:
         return min(end, max(ends, default=self.whole.first))
 
 
-def spans(asked: Wanted) -> list[tuple[plan.Span, Past]]:
-    """What a query reads of an archive."""
-    found = []
-    topics = [_look(asked, name, shards) for name, shards in _names(asked).items()]
-    plan.checked(asked.starting, topics)
-    plan.checked(asked.ending, topics)
-    for each in topics:
-        for number, past in each.views.items():
-            first = past.offset(asked.starting, each.topic)
-            end = min(past.whole.end, past.offset(asked.ending, each.topic))
-            if first < end:
-                found.append((plan.Span(each.topic, each.id, number, first, end), past))
-    return found
+class History:
+    """The topics of an archive."""
 
+    def __init__(self, path: str) -> None:
+        self._path = path
 
-def _names(asked: Wanted) -> dict[str, tuple[int, ...]]:
-    if not asked.pattern:
-        return asked.topics
-    matching = re.compile(asked.pattern)
-    return {name: () for name in topics_at(asked.path) if matching.fullmatch(name)}
+    @property
+    def shown(self) -> str:
+        return without_secrets(self._path) if is_url(self._path) else self._path
 
+    def names(self) -> list[str]:
+        return list(topics_at(self._path))
 
-def _look(asked: Wanted, name: str, shards: tuple[int, ...]) -> Any:
-    archived = open_archive(asked.path, name)
-    manifest = archived._load()
-    there = {whole.shard: whole for whole in archived._shards(manifest, None)}
-    for shard in shards:
-        if shard not in there:
-            raise InvalidOption(
-                f"assign: the archive of topic {name!r} has shards {sorted(there)}, not {shard}"
-            )
-    chosen = shards or sorted(there)
-    views = {number: Past(archived, manifest, there[number]) for number in chosen}
-    return plan.Shards(name, manifest.topic_id, views)  # type: ignore[arg-type]
+    def look(self, name: str, shards: tuple[int, ...]) -> Shards:
+        archived = open_archive(self._path, name)
+        manifest = archived._load()
+        there = {whole.shard: whole for whole in archived._shards(manifest, None)}
+        for shard in shards:
+            if shard not in there:
+                raise InvalidOption(
+                    f"assign: the archive of topic {name!r} has shards {sorted(there)}, not {shard}"
+                )
+        chosen = shards or sorted(there)
+        views = {number: Past(archived, manifest, there[number]) for number in chosen}
+        return Shards(name, manifest.topic_id, views)
 
+    def missed(self, topic: str, epoch: int, offset: int, shard: int) -> Gap:
+        raise AssertionError("no stream reads an archive")
 
-def read(path: str, span: plan.Span) -> Iterator[Batch | Gap]:
-    """All of a span: its batches, and its gaps."""
-    archived = open_archive(path, span.topic)
-    manifest = archived._load()
-    if manifest.topic_id != span.id:
-        return iter([Gap(span.topic, span.shard, span.first, span.end - 1, RECREATED)])
-    return archived._whole(manifest, span.shard, span.first, span.end)
+    def read(
+        self, span: Span, columns: tuple[str, ...] = (), *, lenient: bool = False
+    ) -> Iterator[Batch | Gap]:
+        archived = open_archive(self._path, span.topic)
+        manifest = archived._load()
+        if manifest.topic_id != span.id:
+            return iter([Gap(span.topic, span.shard, span.first, span.end - 1, RECREATED)])
+        return archived._whole(manifest, span.shard, span.first, span.end)

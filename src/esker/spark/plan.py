@@ -1,7 +1,5 @@
 """Which offsets a query reads, and how they are divided among tasks. Runs on the driver.
 
-    Span            offsets [first, end) of one shard of one topic, named so that a task can tell
-                    whether it is still the topic that was meant
     find_topics     the topics and shards that the options name
     resolve         what a place (earliest, 23, @-15m, ...) means in each of them, now
     divide          spans into about as many parts as are to run at once
@@ -16,54 +14,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from esker.engine import ranges
-from esker.engine.reader import View, find_time
-from esker.engine.reader import resolve as offset_of
-from esker.engine.store import Store, open_store
-from esker.errors import InvalidOption, OffsetOutOfRange, TopicNotFound, nearest
+from esker.engine.ranges import Atom
+from esker.errors import InvalidOption, OffsetOutOfRange, TopicNotFound
+from esker.spark import origins
+from esker.spark.local import reading
+from esker.spark.origin import Origin, Seen, Shards, Span
+from esker.spark.origins import let_go
 from esker.spark.wanted import Place, Wanted
+
+__all__ = [
+    "Shards", "Span", "checked", "divide", "find_topics", "let_go", "reading", "resolve", "shared",
+    "spans",
+]  # fmt: skip
 
 PART_BYTES_MIN: Final = 4 << 20  # less is not worth a task; what Spark says of files, too
 TASKS_PER_CORE: Final = 2
-
-_open: dict[tuple[str, str], Store] = {}
-
-
-class Span(NamedTuple):
-    """Offsets [first, end) of a shard."""
-
-    topic: str
-    id: int  # of the topic: another one may get its name
-    shard: int
-    first: int
-    end: int
-
-
-class Shards(NamedTuple):
-    """A topic and those of its shards that are read."""
-
-    topic: str
-    id: int
-    views: dict[int, View]
-
-
-def reading(path: str, cold: str = "") -> Store:
-    """The store at a path, opened to be read, once in a process: workers live for many tasks.
-
-    `cold` says where its cold segments are now, if not where they were moved to.
-    """
-    store = _open.get((path, cold))
-    if store is None:
-        store = _open[path, cold] = open_store(path, mode="r", cold=cold)
-    return store
-
-
-def let_go() -> None:
-    """Close the stores that this process reads."""
-    while _open:
-        _open.popitem()[1].close()
 
 
 # ---- what is there ---------------------------------------------------------------------------
@@ -71,39 +38,23 @@ def let_go() -> None:
 
 def find_topics(asked: Wanted, *, missing_ok: bool = False) -> list[Shards]:
     """The topics that are asked for, each with a fresh look at its shards."""
-    store = reading(asked.path, asked.cold)
+    origin = origins.at(asked)
+    wanted = asked.topics
     if asked.pattern:
         matching = re.compile(asked.pattern)
-        return [look(store, name, ()) for name in store if matching.fullmatch(name)]
-    known = list(store)
-    lacking = [name for name in asked.topics if name not in known]
-    if lacking and not missing_ok:
-        raise TopicNotFound(
-            f"no topic {lacking[0]!r} in {store.path}; {nearest(lacking[0], known)}. "
-            "A topic is there once somebody has created it or appended to it."
-        )
-    return [
-        look(store, name, shards) for name, shards in asked.topics.items() if name not in lacking
-    ]
+        wanted = {name: () for name in origin.names() if matching.fullmatch(name)}
+        missing_ok = True  # deleted since they were listed
+    found = (_look(origin, name, shards, missing_ok) for name, shards in wanted.items())
+    return [each for each in found if each is not None]
 
 
-def look(store: Store, name: str, shards: tuple[int, ...]) -> Shards:
-    """A fresh look at a topic; no shards: all of them."""
+def _look(origin: Origin, name: str, shards: tuple[int, ...], missing_ok: bool) -> Shards | None:
     try:
-        return _views(store, name, shards)
-    except TopicNotFound:  # deleted since we last looked; there may be another one of that name
-        return _views(store, name, shards)
-
-
-def _views(store: Store, name: str, shards: tuple[int, ...]) -> Shards:
-    topic = store[name]
-    entry = topic._existing()
-    count = entry.options.shards
-    for shard in shards:
-        if shard >= count:
-            raise InvalidOption(f"assign: topic {name!r} has shards 0..{count - 1}, not {shard}")
-    chosen = shards or range(count)
-    return Shards(name, entry.id, {number: topic._view(number) for number in chosen})
+        return origin.look(name, shards)
+    except TopicNotFound:
+        if not missing_ok:
+            raise
+        return None
 
 
 # ---- from where to where ---------------------------------------------------------------------
@@ -133,26 +84,25 @@ def checked(place: Place, topics: list[Shards]) -> list[Shards]:
     return topics
 
 
-def _offset(place: Place, topic: str, number: int, view: View) -> int:
+def _offset(place: Place, topic: str, number: int, seen: Seen) -> int:
     position = place.everywhere or place.each[topic][number]
+    offset = seen.resolve(position)
     if position.kind == "time" and place.strict:
-        offset = find_time(view, position.number)
-        if offset >= view.visible and "Timestamp" in place.option:
+        if offset >= seen.visible and "Timestamp" in place.option:
             raise OffsetOutOfRange(
                 f"{place.option}: topic {topic!r} shard {number} has no record at or after that "
                 "time; startingOffsetsByTimestampStrategy=latest begins at its end instead"
             )
         return offset
-    offset = offset_of(view, position)
-    if position.kind == "offset" and offset > view.visible:
+    if position.kind == "offset" and offset > seen.visible:
         raise OffsetOutOfRange(
-            f"{place.option}: topic {topic!r} shard {number} ends at {view.visible}, "
+            f"{place.option}: topic {topic!r} shard {number} ends at {seen.visible}, "
             f"there is no offset {offset}"
         )
     return offset
 
 
-def spans(asked: Wanted) -> list[tuple[Span, View]]:
+def spans(asked: Wanted) -> list[tuple[Span, Seen]]:
     """What a batch query reads: a snapshot, taken now."""
     topics = find_topics(asked)
     begins, ends = resolve(asked.starting, topics), resolve(asked.ending, topics)
@@ -161,7 +111,7 @@ def spans(asked: Wanted) -> list[tuple[Span, View]]:
         for number, view in each.views.items():
             first = begins[each.topic][number]
             if not asked.starting.each:  # who names an offset of a shard is to get it, or be told
-                first = max(first, ranges.deleted_before(view))
+                first = max(first, view.begin)
             end = min(ends[each.topic][number], view.visible)
             if first < end:
                 found.append((Span(each.topic, each.id, number, first, end), view))
@@ -172,15 +122,15 @@ def spans(asked: Wanted) -> list[tuple[Span, View]]:
 
 
 def divide(
-    found: Sequence[tuple[Span, View]], parts: int = 0, max_records: int = 0
+    found: Sequence[tuple[Span, Seen]], parts: int = 0, max_records: int = 0
 ) -> list[list[Span]]:
     """Spans for each task: of about the same weight, cut where frames begin."""
-    weighed = [(span, ranges.atoms(view, span.first, span.end)) for span, view in found]
+    weighed = [(span, seen.atoms(span.first, span.end)) for span, seen in found]
     return shared(weighed, parts, max_records)
 
 
 def shared(
-    weighed: Sequence[tuple[Span, list[ranges.Atom]]], parts: int = 0, max_records: int = 0
+    weighed: Sequence[tuple[Span, list[Atom]]], parts: int = 0, max_records: int = 0
 ) -> list[list[Span]]:
     """Spans for each task, cut between atoms."""
     total = sum(atom.weight for _, atoms in weighed for atom in atoms)

@@ -4,7 +4,7 @@ A batch of Esker's is Arrow already, and stands on the mapped file where its seg
 is asked for is put together from it without touching a record: constants (topic, shard) are made
 once and lent out in slices, small batches are joined before they travel.
 
-A task reads all of its spans or says what it lacks. `_whole` goes along and knows which offset must
+A task reads all of its spans or says what it lacks. An origin (origin.py) knows which offset must
 come next; what is missing is a loss with exact bounds, whatever the reason: a gap, records that
 were deleted since the query was planned, a topic that is another one by now. What is skipped on
 request is logged, where the task runs: Spark has no place for the numbers of a Python source.
@@ -13,7 +13,6 @@ request is logged, where the task runs: Spark has no place for the numbers of a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,17 +21,13 @@ import pyarrow.json as pj
 
 from esker.engine.batch import TIMESTAMP, Batch
 from esker.engine.context import LOG
-from esker.engine.epochs import RECREATED
-from esker.engine.ranges import without_holes
-from esker.errors import DataLoss, EskerError, InvalidRecord, TopicNotFound
+from esker.errors import DataLoss, EskerError, InvalidRecord
 from esker.format.columns import timestamp_array
 from esker.records import Gap
-from esker.spark import worker
-from esker.spark.plan import Span, look, reading
-from esker.storage.objects import is_url, without_secrets
+from esker.spark import origins, worker
+from esker.spark.local import BATCH_BYTES
+from esker.spark.origin import NOBODY, Access, Span
 
-BATCH_BYTES: Final = 4 << 20
-DELETED_SINCE: Final = "deleted since the query was planned"
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
 NARROW_BYTES: Final = 512 << 10  # rows of a few bytes travel by the
 NARROW_ROWS: Final = 65_536  # tens of thousands
@@ -44,9 +39,12 @@ class Task:
     def __init__(
         self, path: str, spans: list[Span], *, columns: tuple[str, ...], on_loss: str,
         value_format: str, bad_value: str, tags: tuple[str, ...] | None, cold: str = "",
+        archived: bool = False, access: Access = NOBODY,
     ) -> None:  # fmt: skip
         self.path = path
         self.cold = cold
+        self.archived = archived
+        self.access = access
         self.spans = spans
         self.columns = columns
         self.on_loss = on_loss
@@ -73,11 +71,12 @@ class Task:
                 yield from self._tagged(span, item, schema)
 
     def _items(self, span: Span) -> Iterator[Batch | Gap]:
-        return _whole(self.path, span, self.cold)
+        columns = self.columns if self.tags is None else (*self.columns, "tag")
+        return origins.at(self).read(span, columns, lenient=self.on_loss == "skip")
 
     def _lost(self, gap: Gap, schema: Any) -> Iterator[Any]:
         if self.on_loss == "fail":
-            raise lost(without_secrets(self.path) if is_url(self.path) else self.path, gap)
+            raise lost(origins.at(self).shown, gap)
         if self.on_loss == "gapRow":
             yield _gap_row(gap, schema)
         else:
@@ -139,29 +138,6 @@ class Task:
 
 
 # ---- nothing is missing ----------------------------------------------------------------------
-
-
-def _whole(path: str, span: Span, cold: str = "") -> Iterator[Batch | Gap]:
-    """All of a span: its batches, and a Gap for whatever is not there."""
-    return without_holes(
-        _found(path, span, cold), span.topic, span.shard, span.first, span.end, DELETED_SINCE
-    )
-
-
-def _found(path: str, span: Span, cold: str) -> Iterator[Any]:
-    store, at = reading(path, cold), span.first
-    with suppress(TopicNotFound):  # deleted: whatever has not been read by now is missing
-        if store[span.topic]._existing().id != span.id:
-            look(store, span.topic, ())  # ours may be the one that had this name before
-        topic = store[span.topic]
-        if topic._existing().id == span.id:
-            for item in topic._whole(span.first, span.end, span.shard, BATCH_BYTES):
-                yield item
-                at = item.last + 1 if isinstance(item, Gap) else item.next_offset
-            return
-    with suppress(TopicNotFound):
-        if at < span.end and look(store, span.topic, ()).id != span.id:
-            yield Gap(span.topic, span.shard, at, span.end - 1, RECREATED)
 
 
 def lost(path: str, gap: Gap) -> DataLoss:

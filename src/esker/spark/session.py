@@ -41,6 +41,7 @@ DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _TUNED = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.redaction.options.regex": "(?i)url|^key$",  # the key of a server, in event logs
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"
         ".FileSystemBasedCheckpointFileManager"

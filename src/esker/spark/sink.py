@@ -40,15 +40,12 @@ from pyspark.sql.types import (
 )
 
 from esker.clock import SYSTEM_CLOCK
-from esker.engine import attach, intake
-from esker.engine.attach import Stage
-from esker.engine.store import open_store
+from esker.engine import intake
 from esker.errors import EskerError, InvalidOption, InvalidRecord, nearest
-from esker.format.commit import Ticket
 from esker.options import topic_name, topic_options
 from esker.spark import worker
-from esker.spark.plan import reading
-from esker.spark.wanted import of_brokers
+from esker.spark.wanted import ACCESS, access_of, of_brokers
+from esker.spark.yard import yard
 
 _TEXT: Final = (StringType, BinaryType)
 _COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
@@ -64,7 +61,8 @@ _COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
 _MADE_WITH: Final = ("shards", "durability", "compression")  # of a topic that is not there yet
 _TRANSACTION: Final = ("txnAppId", "txnVersion")
 _KNOWN: Final = (
-    "path", "topic", "attachTimeout", "checkpointLocation", "queryName", *_TRANSACTION, *_MADE_WITH,
+    "path", "url", *ACCESS, "topic", "attachTimeout", "checkpointLocation", "queryName",
+    *_TRANSACTION, *_MADE_WITH,
 )  # fmt: skip
 _STORED: Final = ("value", "key", "timestamp", "headers", "tag", "node")
 ATTACH_SECONDS: Final = 60.0
@@ -73,9 +71,13 @@ ATTACH_SECONDS: Final = 60.0
 class Target:
     """Where rows go. Travels from the driver to the workers."""
 
+    cold = ""
+    archived = False
+
     def __init__(self, path: str, options: Mapping[str, str], schema: StructType) -> None:
         given = _by_name(options)
         self.path = path
+        self.access = access_of(given, path)
         self.topic = given.get("topic", "")
         self.timeout = _seconds(given)
         self.transaction = _transaction(given)
@@ -90,13 +92,12 @@ class Target:
 
     def prepare(self) -> None:
         """Make the topic, if it is known and not there: a wrong path is told before any task."""
-        with open_store(self.path, routes=False) as store:
-            if self.topic and self.topic not in store:
-                store.create(self.topic, exist_ok=True, **self.made_with)
-            if self.transaction is not None:
-                name, version = self.transaction
-                last = store.attached(application(name))
-                self.done = last is not None and last >= version
+        there = yard(self)
+        there.prepare(self.topic, self.made_with)
+        if self.transaction is not None:
+            name, version = self.transaction
+            last = there.attached(application(name))
+            self.done = last is not None and last >= version
 
 
 def application(name: str) -> str:
@@ -107,7 +108,7 @@ def application(name: str) -> str:
 class Tickets(WriterCommitMessage):
     """What one task has staged."""
 
-    def __init__(self, tickets: list[Ticket], query: str) -> None:
+    def __init__(self, tickets: list[Any], query: str) -> None:
         self.tickets = tickets
         self.query = query
 
@@ -121,13 +122,14 @@ def stage(target: Target, batches: Iterator[Any]) -> Tickets:
     context = TaskContext.get()
     turn = context.partitionId() if context is not None else 0
     query = (context.getLocalProperty("sql.streaming.queryId") or "") if context is not None else ""
-    stages: dict[tuple[str, int], Stage] = {}
+    stages: dict[tuple[str, int], Any] = {}
+    shapes: dict[str, tuple[int, int]] = {}
     try:
         for batch in batches:
             if target.done:
                 continue
             for topic, rows in _by_topic(target, batch):
-                _stage_rows(target, topic, rows, turn, stages)
+                _stage_rows(target, topic, rows, turn, stages, shapes)
         return Tickets([ticket for each in stages.values() for ticket in each.finish()], query)
     except BaseException:
         for each in stages.values():
@@ -152,14 +154,13 @@ def _by_topic(target: Target, batch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _stage_rows(
-    target: Target, topic: str, rows: Any, turn: int, stages: dict[tuple[str, int], Stage]
-) -> None:
-    store = reading(target.path)
-    if topic not in store:
-        with open_store(target.path, routes=False) as writable:
-            writable.create(topic, exist_ok=True, **target.made_with)
-    entry = store[topic]._existing()
-    shards, limit = entry.options.shards, entry.options.max_record_bytes
+    target: Target, topic: str, rows: Any, turn: int, stages: dict[tuple[str, int], Any],
+    shapes: dict[str, tuple[int, int]],
+) -> None:  # fmt: skip
+    there = yard(target)
+    if topic not in shapes:
+        shapes[topic] = there.shape(topic, target.made_with)
+    shards, limit = shapes[topic]
     for shard, part in _by_partition(topic, rows, shards):
         columns = intake.arrow_columns(
             part.select([name for name in _STORED if name in part.schema.names]),
@@ -170,7 +171,7 @@ def _stage_rows(
         for number, of_it in homes:
             at = stages.get((topic, number))
             if at is None:
-                at = stages[topic, number] = Stage(store._context, entry, number)
+                at = stages[topic, number] = there.stage(topic, number)
             at.append_columns(of_it)
 
 
@@ -189,7 +190,7 @@ def _by_partition(topic: str, rows: Any, shards: int) -> Iterator[tuple[int, Any
 # ---- on the driver ---------------------------------------------------------------------------
 
 
-def _all(messages: list[Any]) -> list[Ticket]:
+def _all(messages: list[Any]) -> list[Any]:
     return [ticket for each in messages if isinstance(each, Tickets) for ticket in each.tickets]
 
 
@@ -199,15 +200,12 @@ def commit(target: Target, writer: str, sequence: int, messages: list[Any], *, o
     tickets = _all(messages)
     if not tickets:
         return
-    with open_store(target.path, routes=False) as store:
-        store.attach(writer, sequence, tickets, timeout=target.timeout)
-        if once:
-            attach.forget(store._context, writer)
+    yard(target).commit(writer, sequence, tickets, target.timeout, once=once)
 
 
 def abort(target: Target, messages: list[Any]) -> None:
     """Throw away what was staged for a batch that failed; Spark also comes here if a commit did."""
-    attach.abandon(reading(target.path)._context, _all(messages))
+    yard(target).abandon(_all(messages))
 
 
 class EskerWriter(DataSourceArrowWriter):

@@ -12,7 +12,7 @@ reader to the workers; so readers hold plain values, and each process opens the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -34,15 +34,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from esker.clock import SYSTEM_CLOCK
-from esker.engine import ranges
-from esker.engine.reader import View, find_time
 from esker.errors import InvalidOption, nearest
-from esker.spark import history, plan, worker
-from esker.spark.history import Past
+from esker.spark import history, kin, plan, worker
+from esker.spark.origin import Seen
+from esker.spark.remote import is_server
 from esker.spark.sink import EskerStreamWriter, EskerWriter, Target
 from esker.spark.stream import EskerStreamReader
 from esker.spark.tasks import Part, parts
-from esker.spark.wanted import COLUMNS, Wanted, schema_of, wanted
+from esker.spark.wanted import COLUMNS, Wanted, place_of, schema_of, wanted
 from esker.storage.cold import cold_place
 from esker.storage.files import absolute
 from esker.storage.objects import is_url, without_secrets
@@ -64,9 +63,11 @@ class EskerSource(DataSource):
         asked = wanted(self.options, now_us=SYSTEM_CLOCK.now_us(), streaming=streaming)
         cold = cold_place(asked.cold) if asked.cold else ""
         path = asked.path if is_url(asked.path) else local_path(asked.path)
-        archived = history.is_archive(path)
+        archived = not is_server(path) and not kin.is_kin(path) and history.is_archive(path)
         if archived and streaming:
             raise InvalidOption("an archive is read by batch queries: use spark.read")
+        if streaming and kin.is_kin(path):
+            kin.refuse_stream(path, group=asked.group)
         return asked._replace(path=path, cold=cold, archived=archived)
 
     def schema(self) -> str:
@@ -95,11 +96,17 @@ class EskerSource(DataSource):
                 "a log is appended to and never written over: use mode('append'), or outputMode "
                 "'append' or 'update'; store.delete(topic) deletes what was there"
             )
-        if "path" not in self.options:
-            raise InvalidOption('which store? Give its directory: .option("path", "data")')
-        target = Target(local_path(self.options["path"]), self.options, schema)
+        target = Target(target_path(self.options), self.options, schema)
         target.prepare()
         return target
+
+
+def target_path(options: Mapping[str, str]) -> str:
+    """Where rows are written to: a directory, or a server."""
+    path = place_of(options)
+    if kin.is_kin(path):
+        raise InvalidOption(f"{path} is only read; esker export writes files of another log")
+    return path if is_server(path) else local_path(path)
 
 
 def local_path(path: str) -> str:
@@ -107,7 +114,7 @@ def local_path(path: str) -> str:
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     if "://" in path:
-        raise InvalidOption(f"{without_secrets(path)!r}: a store is a directory")
+        raise InvalidOption(f"{without_secrets(path)!r}: a store is a directory here")
     return absolute(path)
 
 
@@ -129,8 +136,7 @@ class EskerReader(DataSourceReader):
         self.filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        seen = history.spans if self.asked.archived else plan.spans
-        found, tags = trimmed(seen(self.asked), self.filters)
+        found, tags = trimmed(plan.spans(self.asked), self.filters)
         return parts(self.asked, found, tags)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -152,8 +158,8 @@ class PushingReader(EskerReader):
 
 
 def trimmed(
-    found: Sequence[tuple[plan.Span, View | Past]], filters: Sequence[Filter]
-) -> tuple[list[tuple[plan.Span, View | Past]], tuple[str, ...] | None]:
+    found: Sequence[tuple[plan.Span, Seen]], filters: Sequence[Filter]
+) -> tuple[list[tuple[plan.Span, Seen]], tuple[str, ...] | None]:
     """What is left to read under some filters; and the tags, of which a record must have one."""
     tags: set[str] | None = None
     for each in filters:
@@ -180,22 +186,16 @@ def _of(span: plan.Span, column: str) -> Any:
     return span.topic if column == "topic" else span.shard
 
 
-def _narrow(span: plan.Span, view: View | Past, column: str, each: Filter) -> plan.Span:
+def _narrow(span: plan.Span, seen: Seen, column: str, each: Filter) -> plan.Span:
     low, high = _bounds(each, column)
     if column == "timestamp":
         if low is not None:
-            low = view.find_time(low) if isinstance(view, Past) else find_time(view, low)
+            low = seen.since(low)
         if high is not None:
-            high = _last_before(view, high, span.end)
+            high = seen.last_before(high, span.end)
     first = span.first if low is None else max(span.first, low)
     end = span.end if high is None else min(span.end, high)
     return span._replace(first=first, end=max(first, end))
-
-
-def _last_before(view: View | Past, time_us: int, end: int) -> int:
-    if isinstance(view, Past):
-        return view.last_before(time_us, end)
-    return ranges.last_before(view, time_us, end)
 
 
 def _bounds(each: Filter, column: str) -> tuple[int | None, int | None]:

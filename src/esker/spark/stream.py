@@ -38,11 +38,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from esker.clock import SYSTEM_CLOCK
-from esker.engine import epochs, ranges
-from esker.engine.reader import View, earliest_of, find_time
-from esker.engine.reader import resolve as offset_of
+from esker.engine import epochs
 from esker.records import Gap
-from esker.spark import plan
+from esker.spark import origins, plan
+from esker.spark.origin import Seen, take_bytes, weight
 from esker.spark.rows import lost
 from esker.spark.shown import Shown
 from esker.spark.tasks import Part, parts
@@ -66,7 +65,9 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_stop: dict[str, Any] | None = None  # of trigger(availableNow=True)
         self._waited_since: float | None = None
         self._ends: dict[tuple[str, int], int] | None = None  # as far as they are known
-        self._shown: Shown | None = Shown(asked.path, asked.group) if asked.group else None
+        self._shown: Shown | None = (
+            Shown(asked.path, asked.group, asked.access) if asked.group else None
+        )
 
     # -- offsets --
 
@@ -128,7 +129,7 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         topics = {each.topic: each for each in plan.find_topics(self.asked, missing_ok=True)}
-        found: list[tuple[plan.Span, View]] = []
+        found: list[tuple[plan.Span, Seen]] = []
         gaps = [
             self._lost(Gap(topic, int(shard), first, last, epochs.RECREATED))
             for topic, shards in end.get(LOST, {}).items()
@@ -175,8 +176,7 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each in topics:
             known = start.get(each.topic, {})
             begins[each.topic] = {
-                number: known.get(str(number), earliest_of(view))
-                for number, view in each.views.items()
+                number: known.get(str(number), view.earliest) for number, view in each.views.items()
             }
             ends[each.topic] = {
                 number: max(view.visible, begins[each.topic][number])
@@ -215,10 +215,10 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 elif position.kind == "offset":
                     self._ends[each.topic, number] = position.number
                 elif position.kind == "time":
-                    if (found := find_time(view, position.number)) < view.visible:
+                    if (found := view.resolve(position)) < view.visible:
                         self._ends[each.topic, number] = found
                 else:  # a place of the moment when the stream began; a later shard had none yet
-                    here = offset_of(view, position) if first_look else 0
+                    here = view.resolve(position) if first_look else 0
                     self._ends[each.topic, number] = here
         return self._ends
 
@@ -262,7 +262,7 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _missed(self, start: dict[str, Any], topics: list[plan.Shards]) -> dict[str, Any]:
         """What the stream had not read of topics that were deleted and made anew."""
-        catalog = plan.reading(self.asked.path, self.asked.cold)._catalog.catalog
+        origin = origins.at(self.asked)
         now = {each.topic: each.id for each in topics}
         found: dict[str, dict[str, list[int]]] = {}
         for topic, epoch in start.get(TOPICS, {}).items():
@@ -270,14 +270,14 @@ class EskerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             for shard, offset in start.get(topic, {}).items():
                 number = int(shard)
-                gap = self._lost(epochs.missed(catalog, topic, epoch, offset, [number])[number])
+                gap = self._lost(origin.missed(topic, epoch, offset, number))
                 found.setdefault(topic, {})[shard] = [gap.first, gap.last]
         return found
 
     def _lost(self, gap: Gap) -> Gap:
         """A gap that is to be told; it is told at once if the stream is to fail of it."""
         if self.asked.on_loss == "fail":
-            raise lost(self.asked.path, gap)
+            raise lost(origins.at(self.asked).shown, gap)
         return gap
 
 
@@ -361,11 +361,11 @@ def _fair(
 
 def _by_bytes(
     begins: dict[str, dict[int, int]], ends: dict[str, dict[int, int]], limit: int,
-    views: dict[tuple[str, int], View],
+    views: dict[tuple[str, int], Seen],
 ) -> dict[str, dict[int, int]]:  # fmt: skip
     """About so many bytes in all, in whole frames, at least one of a shard that has any."""
     weights = {
-        (topic, number): ranges.weight(views[topic, number], begins[topic][number], end)
+        (topic, number): weight(views[topic, number], begins[topic][number], end)
         for topic, shards in ends.items()
         for number, end in shards.items()
         if (topic, number) in views
@@ -375,7 +375,7 @@ def _by_bytes(
         return ends
     return {
         topic: {
-            number: ranges.take_bytes(
+            number: take_bytes(
                 views[topic, number], begins[topic][number], end,
                 limit * weights[topic, number] // total,
             ) if (topic, number) in views else end

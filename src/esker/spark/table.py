@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from esker.engine import ranges
 from esker.errors import DataLoss, InvalidOption, StorageError
 from esker.format.archive import Manifest
 from esker.records import Gap
@@ -94,7 +93,7 @@ def _refuse_gaps(path: str, place: Archive, manifest: Manifest, shards: plan.Sha
         raise _lost(path, Gap(place.topic, gap.shard, gap.first, gap.last, gap.reason))
     for number, view in shards.views.items():
         end = manifest.ends.get(number)
-        there = ranges.deleted_before(view)
+        there = view.begin
         if end is not None and there > end:
             reason = "deleted from the log before it was archived"
             raise _lost(path, Gap(place.topic, number, end, there - 1, reason))

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from esker.engine import ranges
-from esker.engine.batch import Batch
-from esker.engine.reader import View
 from esker.records import Gap
-from esker.spark import history, plan
-from esker.spark.history import Past
+from esker.spark import plan
+from esker.spark.origin import Seen
 from esker.spark.rows import Task
 from esker.spark.wanted import Wanted
-
-
-class ArchiveTask(Task):
-    """A task that reads an archive."""
-
-    def _items(self, span: plan.Span) -> Iterator[Batch | Gap]:
-        return history.read(self.path, span)
 
 
 class Part(InputPartition):
@@ -30,21 +20,22 @@ class Part(InputPartition):
         super().__init__(None)
         self.task = task
 
+    def __repr__(self) -> str:
+        return f"Part({self.task.spans})"
+
 
 def parts(
-    asked: Wanted, found: Sequence[tuple[plan.Span, View | Past]],
+    asked: Wanted, found: Sequence[tuple[plan.Span, Seen]],
     tags: tuple[str, ...] | None = None, gaps: Sequence[Gap] = (),
 ) -> list[InputPartition]:  # fmt: skip
     """Input partitions for spans, and one for gaps that are known already."""
-    weighed = [(span, _atoms(span, seen)) for span, seen in found]
-    tasks = plan.shared(weighed, asked.min_partitions, asked.max_records)
-    kind = ArchiveTask if asked.archived else Task
+    tasks = plan.divide(found, asked.min_partitions, asked.max_records)
     made = [
         Part(
-            kind(
+            Task(
                 asked.path, task, columns=asked.columns, on_loss=asked.on_loss,
                 value_format=asked.value_format, bad_value=asked.bad_value, tags=tags,
-                cold=asked.cold,
+                cold=asked.cold, archived=asked.archived, access=asked.access,
             )
         )
         for task in tasks or ([[]] if gaps else [])
@@ -52,9 +43,3 @@ def parts(
     if gaps:
         made[0].task.gaps = tuple(gaps)
     return list(made)
-
-
-def _atoms(span: plan.Span, seen: View | Past) -> list[ranges.Atom]:
-    if isinstance(seen, Past):
-        return seen.atoms(span.first, span.end)
-    return ranges.atoms(seen, span.first, span.end)

@@ -3,6 +3,8 @@
 Names and defaults are those of Spark's Kafka source, so that a query moves by changing its format
 and its path. Where Esker can do more there is a further option or a further value:
 
+    path | url                                   a directory, an archive, a server, kin+comet:///...
+    key | accessKey, timeout, retries, tlsCa, tlsCert, tlsKey        of a server
     subscribe | subscribePattern | assign        exactly one of them
     startingTimestamp > startingOffsetsByTimestamp > startingOffsets      the first given counts
     endingTimestamp   > endingOffsetsByTimestamp   > endingOffsets        of streams as well
@@ -27,8 +29,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from esker.client.address import RETRIES_MAX, SCHEMES
+from esker.client.address import options as client_options
+from esker.client.address import parse as parse_url
 from esker.errors import InvalidOption, InvalidPosition, nearest
 from esker.positions import EARLIEST, LATEST, UNIT_US, Position, parse
+from esker.spark.origin import NOBODY, Access
 
 OnLoss = Literal["fail", "skip", "gapRow"]
 Side = Literal["starting", "ending"]
@@ -54,8 +60,17 @@ _STREAMS_ONLY: Final = (
     "group",
 )  # fmt: skip
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+ACCESS: Final = (
+    "key",
+    "accessKey",
+    "timeout",
+    "retries",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+)  # of a server
 _KNOWN: Final = (
-    "path", "cold", *_SELECTIONS,
+    "path", "url", *ACCESS, "cold", *_SELECTIONS,
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     *_ENDINGS,
@@ -83,6 +98,7 @@ class Wanted(NamedTuple):
 
     path: str
     archived: bool  # the path is that of an archive, and not of a store
+    access: Access  # how the server is talked to, if it is one
     cold: str  # where the store's cold segments are; empty: where they were moved to
     topics: Assigned  # by name; empty: those that match the pattern
     pattern: str
@@ -110,10 +126,7 @@ def wanted(given: Mapping[str, str], *, now_us: int, streaming: bool | None) -> 
     Spark asks what the rows look like before it says whether it is a stream: `streaming` is None.
     """
     options = _by_name(given)
-    if "path" not in options:
-        raise InvalidOption(
-            'which store? Give its directory: spark.read.format("esker").load("data")'
-        )
+    path = place_of(options)
     for name in _STREAMS_ONLY if streaming is False else ():
         if name in options:
             raise InvalidOption(f"{name} is for streams: use spark.readStream, or leave it out")
@@ -127,8 +140,9 @@ def wanted(given: Mapping[str, str], *, now_us: int, streaming: bool | None) -> 
     topics, pattern = _selected(options)
     on_loss = _on_loss(options)
     return Wanted(
-        path=options["path"],
+        path=path,
         archived=False,
+        access=access_of(options, path),
         cold=options.get("cold", ""),
         topics=topics,
         pattern=pattern,
@@ -230,6 +244,49 @@ def _columns(options: dict[str, str], on_loss: OnLoss) -> tuple[str, ...]:
         if name not in names:
             names.append(name)
     return tuple(names)
+
+
+def place_of(given: Mapping[str, str]) -> str:
+    """The one place that is named: a path, or a URL."""
+    there = {name: given[name] for name in ("path", "url") if name in given}
+    if len(there) > 1:
+        raise InvalidOption("path and url are both given: keep the one that is meant")
+    for name, place in there.items():
+        if name == "url" and "://" not in place:
+            raise InvalidOption(f"url={place}: as in http://host:4117; a directory is a path")
+        return place
+    raise InvalidOption(
+        'which store? Give its directory, .option("path", "data"), or the URL of a server, '
+        '.option("url", "http://host:4117")'
+    )
+
+
+def access_of(options: Mapping[str, str], place: str) -> Access:
+    """How a server is talked to. The key is looked up here, so that workers need not have it."""
+    scheme, mark, _ = place.partition("://")
+    given = [name for name in ACCESS if name in options]
+    if not mark or scheme not in SCHEMES:
+        if given:
+            raise InvalidOption(f"{given[0]} is for a server, and the path is none; leave it out")
+        return NOBODY
+    parse_url(place)
+    retries = options.get("retries", str(NOBODY.retries)).strip()
+    timeout = options.get("timeout", NOBODY.timeout).strip()
+    if not retries.isdecimal() or int(retries) > RETRIES_MAX:
+        raise InvalidOption(f"retries={retries}: a number, 0 to {RETRIES_MAX}")
+    if "key" in options and "accessKey" in options:
+        raise InvalidOption("key and accessKey are the same: keep one of them")
+    key = options.get("key") or options.get("accessKey", "")
+    checked = client_options({"key": key, "timeout": timeout})
+    found = Access(
+        checked.key, timeout, int(retries), options.get("tlsCa", ""), options.get("tlsCert", ""),
+        options.get("tlsKey", ""),
+    )  # fmt: skip
+    if (found.tls_ca or found.tls_cert) and scheme != "https":
+        raise InvalidOption("tlsCa and tlsCert are for https, and the URL is not")
+    if found.tls_key and not found.tls_cert:
+        raise InvalidOption("tlsKey goes with tlsCert")
+    return found
 
 
 # ---- places ----------------------------------------------------------------------------------

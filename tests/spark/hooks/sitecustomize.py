@@ -72,8 +72,11 @@ def main() -> None:
         wrapped.append((WINDOWS[window], lambda: come_to(Path(folder), window, int(count))))
     pace = float(os.environ.get("ESKER_TEST_PACE", "0"))
     if pace:
-        staging = Window("esker.engine.attach", "Stage.append_columns")
-        wrapped.append((staging, lambda: time.sleep(pace)))
+        for module, call in (
+            ("esker.engine.attach", "Stage.append_columns"),
+            ("esker.client.stage", "RemoteStage.append_columns"),
+        ):
+            wrapped.append((Window(module, call), lambda: time.sleep(pace)))
     if wrapped:
         sys.meta_path.insert(0, Wrapping(wrapped))
 

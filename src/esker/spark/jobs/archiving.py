@@ -35,7 +35,8 @@ from esker.format.archive import ArchivedFile
 from esker.records import Gap
 from esker.spark import plan
 from esker.spark.jobs.running import Progress, Work, in_rounds
-from esker.spark.rows import DELETED_SINCE, _whole
+from esker.spark.local import Directory
+from esker.spark.origin import DELETED_SINCE
 from esker.spark.source import local_path
 from esker.spark.wanted import wanted
 from esker.storage.archive import Archive, damage, merge
@@ -91,7 +92,7 @@ def archive(
             run.verify()
         spans: list[Span] = []
         for number, view in shards.views.items():
-            spans += spans_of(run.manifest, number, view, target_bytes)
+            spans += spans_of(run.manifest, number, view.view, target_bytes)
         run.archive(spans)
         if compact:
             run.compact(target_bytes)
@@ -178,7 +179,7 @@ def archive_span(item: bytes) -> bytes:
 
 def _written(asked: _Asked) -> Wrote:
     span = plan.Span(asked.topic, asked.id, asked.span.shard, asked.span.first, asked.span.end)
-    items = map(_named, _whole(asked.store, span))
+    items = map(_named, Directory(asked.store).read(span))
     wrote = write_span(SYSTEM_FILES, asked.folder, asked.span, items, asked.compression)
     if any(gap.reason == DELETED for gap in wrote.gaps):
         now = shards_of(asked.store, asked.topic)
@@ -186,7 +187,7 @@ def _written(asked: _Asked) -> Wrote:
             raise TopicNotFound(
                 f"topic {asked.topic!r} was deleted and made anew; archive it again"
             )
-        confirm_deleted(wrote, now.views[asked.span.shard])
+        confirm_deleted(wrote, now.views[asked.span.shard].view)
     return wrote
 
 

@@ -21,8 +21,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from esker.clock import SYSTEM_CLOCK
-from esker.engine import ranges
-from esker.engine.reader import View
 from esker.errors import EskerError, InvalidOption, StorageError, nearest
 from esker.records import Gap
 from esker.spark import plan
@@ -36,7 +34,7 @@ from esker.spark.jobs.running import (
     cores,
     in_rounds,
 )
-from esker.spark.plan import Span
+from esker.spark.origin import Seen, Span, weight
 from esker.spark.rows import Task
 from esker.spark.source import local_path
 from esker.spark.wanted import wanted
@@ -212,11 +210,9 @@ def _planned(
     return [span for span, _ in found], items, shards
 
 
-def _parts(found: list[tuple[Span, View]]) -> int:
+def _parts(found: list[tuple[Span, Seen]]) -> int:
     """How many files, when nobody said so; 0: as few as tasks are worth it."""
-    size = sum(
-        atom.weight for span, view in found for atom in ranges.atoms(view, span.first, span.end)
-    )
+    size = sum(weight(seen, span.first, span.end) for span, seen in found)
     return 0 if size <= len(plan.divide(found)) * FILE_BYTES else -(-size // FILE_BYTES)
 
 
