@@ -61,18 +61,22 @@ def hop(
     starts: list[int] = []
     add, length_at = starts.append, _LENGTH[order]
     position, behind, last = at, at + stretch, end - header
-    while position <= last and position < behind:
+    stop, low = min(behind, last + 1), max(least, zeros_end)
+    assert most >= stretch  # so only the last of a stretch can be above it
+    length = 0
+    while position < stop:
         (length,) = length_at(data, position)
-        if zeros_end and not length and not any(data[position : position + header]):
-            return Hops(starts, position)
-        if not least <= length <= most:
-            return Hops(starts, position, wrong=length)
-        following = position + extra + length
-        if following > end:
-            return Hops(starts, position, torn=True)
+        if length < low:
+            if zeros_end and not length and not any(data[position : position + header]):
+                return Hops(starts, position)
+            if length < least:
+                return Hops(starts, position, wrong=length)
         add(position)
-        position = following
-    torn = position > last and position < end and position < behind
+        position += extra + length
+    if starts and (position > end or length > most):  # the last claims too much
+        position = starts.pop()
+        return Hops(starts, position, length <= most, length if length > most else -1)
+    torn = last < position < end and position < behind
     if torn and zeros_end and not any(data[position:end]):
         torn = False
     return Hops(starts, position, torn=torn)
