@@ -32,7 +32,7 @@ def stamps(count: int = 6) -> pa.Array:
 def aof2_segment() -> bytes:
     data = aof2.encode(records(), stamps())
     header = aof2.Header(0, 0, 0, 1024, 1, 1)
-    footer = aof2.Footer(0, 0, 6, 64 + len(data), 1, 2, 3)
+    footer = aof2.Footer(0, 0, 6, 64 + len(data), 1, 2, 3, 4)
     body = aof2.encode_header(header) + bytes(data)
     return body.ljust(1024 - 64, b"\0") + aof2.encode_footer(footer)
 

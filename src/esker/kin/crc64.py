@@ -9,8 +9,8 @@ Arrow's kernels: xor with the register, four look-ups of 16 bits each, xor.
     whole words   zeros in front leave a register of zeros as it is. So each string is filled up in
                   front to whole words, and before it comes the word that turns zeros into ones:
                   the register that a CRC begins with. An empty string is one word, too
-    many lengths  the strings are sorted by length, the longest first. A step takes those that go on,
-                  which is a slice from the front; those that have ended keep what they have
+    many lengths  the strings are sorted by length, the longest first. A step takes those that go
+                  on, which is a slice from the front; those that have ended keep what they have
     long strings  are cut into lanes of 64 words, counted from their end. The registers of a
                   string's lanes are then its words, with tables of what a register becomes while
                   a lane of zeros passes: the same again, one level up
@@ -54,9 +54,9 @@ def one(data: Any, value: int = ONES) -> int:
     return value ^ ONES
 
 
-def of(data: Any) -> int:
-    """The CRC of one string of bytes, however long."""
-    register, view = ONES, memoryview(data)
+def of(data: Any, value: int = 0) -> int:
+    """The CRC of one string of bytes, however long; `value` is that of what comes before it."""
+    register, view = value ^ ONES, memoryview(data)
     for at in range(0, len(view), CHUNK):
         part = view[at : at + CHUNK]
         places = pa.array([0, len(part)], pa.int32()).buffers()[1]

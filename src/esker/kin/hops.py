@@ -178,10 +178,14 @@ def fixed(data: Any, width: int, count: int) -> Any:
 def joined(columns: Sequence[Any]) -> memoryview:
     """Records, written: the pieces of each of them one behind the other, as one buffer."""
     empty = pa.scalar(b"", pa.binary())
-    made = pc.binary_join_element_wise(*columns, empty)
-    places = memoryview(made.buffers()[1]).cast("i")
-    begin, end = places[made.offset], places[made.offset + len(made)]
-    return memoryview(made.buffers()[2]).cast("B")[begin:end] if end > begin else memoryview(b"")
+    return content(pc.binary_join_element_wise(*columns, empty))
+
+
+def content(column: Any) -> memoryview:
+    """The bytes of all values, one behind the other, as they lie there."""
+    places = memoryview(column.buffers()[1]).cast("i")
+    begin, end = places[column.offset], places[column.offset + len(column)]
+    return memoryview(column.buffers()[2]).cast("B")[begin:end] if end > begin else memoryview(b"")
 
 
 def lengths(column: Any) -> Any:
