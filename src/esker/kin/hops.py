@@ -146,6 +146,7 @@ class Pieces:
 def numbers(column: Any, width: int, order: str) -> Any:
     """An array of binary, all of one width, as unsigned numbers."""
     data = column.buffers()[2]
+    assert len(content(column)) == len(column) * width
     if (order == "<") != _LITTLE and width > 1:
         swapped = array(_CODES[width])
         swapped.frombytes(memoryview(data).cast("B")[: len(column) * width])
