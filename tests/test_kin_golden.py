@@ -416,7 +416,8 @@ def test_aof2_names_have_twenty_digits_and_sort() -> None:
 # ---- the room ------------------------------------------------------------------------------
 
 
-CODECS = ["hops", "crc64", "family", "rustlog", "cursus", "comet", "comet_state", "topics", "aof2"]
+CODECS = ["hops", "crc64", "family", "rustlog", "cursus", "comet", "comet_state", "topics",
+          "topics_control", "aof2"]  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", CODECS)
