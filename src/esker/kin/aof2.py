@@ -364,7 +364,9 @@ class _Writer(SegmentWriter):
         self._bytes = 0
         self._head: Header | None = None
         self._last = (HEADER, 0)  # the last record: its place, and its time
-        self._sum = 0  # of all payloads of the open file
+        self._sum = 0  # of the payloads of the open file, but for
+        self._unsummed: list[memoryview] = []  # these: a sum of much at once costs less
+        self._waiting = 0  # bytes of them
 
     def reserve(self) -> int:
         return FOOTER
@@ -382,12 +384,20 @@ class _Writer(SegmentWriter):
         data = encode(columns.values, columns.timestamps)
         last = self.size + len(data) - RECORD - len(columns.values[-1].as_buffer() or b"")
         self._last = (last, _RECORD.unpack_from(data, last - self.size)[2])
-        self._sum = crc64.of(hops.content(columns.values), self._sum)
+        self._unsummed.append(hops.content(columns.values))
+        self._waiting += len(self._unsummed[-1])
+        if self._waiting >= crc64.CHUNK:
+            self._add_up()
         return data
+
+    def _add_up(self) -> None:
+        self._sum = crc64.of(b"".join(self._unsummed), self._sum)
+        self._unsummed, self._waiting = [], 0
 
     def finish_file(self) -> None:
         """Seal it: the footer, in its place."""
         assert self._head is not None
+        self._add_up()
         segment, before = self._head[:2]
         last, stamp = self._last
         footer = Footer(
