@@ -4,11 +4,15 @@ Records of 200 bytes on average, of one length and of many: where all have one l
 from header to header. The files are in the page cache and the time is that of the processor, as
 nothing here waits for anything. The goal is 300 MB/s on one core. Checksums count: XXH3 for each
 record of topics, CRC-64 for those of AOF2, which nothing that Esker depends on can do.
+
+Then a copy of 1 GB of each to a store, from files to what is durable, in time of the clock; the
+goal is 20 s. The smoke run and a small disk take less and are shown for 1 GB.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +27,7 @@ from bench.subject import Esker
 
 MB = 1_000_000
 GOAL = Goal.at_most(1000 / 300)  # ms/MB
+IMPORT_GOAL = Goal.at_most(20.0)  # s/GB
 
 
 def kin(setting: Setting) -> Iterator[Row]:
@@ -40,6 +45,30 @@ def kin(setting: Setting) -> Iterator[Row]:
                 f"kin: read {kind}, records of {lengths}", {Esker.name: best}, (GOAL,),
                 unit="ms/MB", details={"records": count},
             )  # fmt: skip
+
+
+def importing(setting: Setting) -> Iterator[Row]:
+    count = setting.size(5_000_000, 2_000)
+    path = setting.fresh("kin")
+    table = _records(min(count, 250_000), "many lengths")
+    for kind in esker.kin.KINDS:
+        with esker.open(path / "store") as store:
+            topic = store.create("t")
+            for _ in range(0, count, len(table)):
+                topic.append_arrow(table)
+            made = esker.kin.export_topic(topic, path / kind, kind)
+            store.delete("t")
+            start, spent = time.perf_counter(), time.process_time()
+            done = esker.kin.import_(path / kind, store, "copy", kind=kind)
+            seconds, spent = time.perf_counter() - start, time.process_time() - spent
+            assert done.records == made.records
+            store.delete("copy")
+        shutil.rmtree(path / kind)
+        size = made.records * 200
+        yield Row(
+            f"kin: import 1 GB of {kind}", {Esker.name: seconds * 1e9 / size}, (IMPORT_GOAL,),
+            unit="s/GB", details={"records": made.records, "processor": spent * 1e9 / size},
+        )  # fmt: skip
 
 
 def _records(count: int, lengths: str) -> pa.Table:

@@ -53,6 +53,7 @@ OPERATIONS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "queues": queues.queues,
     "routes": routes.routes,
     "kin": kin.kin,
+    "import": kin.importing,
 }
 
 

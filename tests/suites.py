@@ -44,6 +44,7 @@ FLOORS: Final = {
     "schedules": 5_000,
     "raw requests": 400,
     "requests by the document": 10_000,
+    "damaged files of kin": 340_000,
     "mutants": 130,
     "spark worker kills": 60,
     "spark driver kills": 8,

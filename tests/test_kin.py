@@ -776,15 +776,135 @@ def test_topics_an_index_that_is_wrong_costs_time_only(engine: Path, damage: str
     assert kinds_of(engine, "topics") == ["index"]
 
 
-def test_topics_what_is_not_documented_is_told(engine: Path) -> None:
-    frames = [topics.Frame(6, 1), topics.Frame(6, 1), topics.Frame(8, 0), topics.Frame(99, 0)]
+def test_topics_what_is_left_out_is_told(engine: Path) -> None:
+    frames = [topics.Frame(kind, 1) for kind in (6, 6, 8, 10, 99)]
     (engine / "wal" / "wal-0000000000000001.log").write_bytes(b"".join(map(topics.frame, frames)))
     (engine / "meta").mkdir()
     (engine / "meta" / "snapshot.0007.bin").write_bytes(b"bincode")
     flaws = kin.verify(engine, "topics").flaws
     assert [flaw.kind for flaw in flaws] == ["unread"] * 4
     assert "2 frames of Delete" in str(flaws[0])
+    assert "1 frames of Lease" in str(flaws[1])
     assert "type 99" in str(flaws[2])
+
+
+def flagged(path: Path, *deleted: int) -> None:
+    """Put the byte behind each frame of a segment that tells whether it is deleted."""
+    data, made, index, at = path.read_bytes(), b"", b"", 0
+    first = int(path.name[4:20])
+    while at < len(data):
+        size = struct.unpack_from("<I", data, at)[0]
+        (ts,) = struct.unpack_from("<Q", data, at + 13)
+        index += topics.IDX.pack(len(made), size + 5, ts, data[at + 4])
+        mark = b"\xd5" if first + len(index) // 20 - 1 in deleted else b"\0"
+        made += struct.pack("<I", size + 1) + data[at + 4 : at + 4 + size] + mark
+        at += 4 + size
+    path.write_bytes(made)
+    path.with_suffix(".idx").write_bytes(index)
+
+
+def test_topics_a_byte_behind_a_frame_deletes_its_record(engine: Path) -> None:
+    before = [(r.offset, r.value, r.timestamp) for r in seen(engine, "topics").read()]
+    last = len(before)
+    for path in paths(engine, "*.data"):
+        flagged(path, 1, 5, 6, 300, last)
+    found = seen(engine, "topics")
+    assert (found.earliest(), found.end()) == (0, 1_000)
+    gone = {0, 4, 5, 299, last - 1}
+    assert [(r.offset, r.value, r.timestamp) for r in found.read()] == [
+        record for record in before if record[0] not in gone
+    ]
+    assert not any(isinstance(item, Gap) for item in found.batches(gaps="yield"))
+    assert [r.offset for r in found[3:8]] == [3, 6, 7]
+    assert kin.verify(engine, "topics").flaws == ()
+    assert kin.verify(engine, "topics").records == 995
+
+
+def test_topics_a_segment_whose_records_are_all_deleted_is_no_gap(engine: Path) -> None:
+    first = paths(engine, "*.data")[0]
+    count = len(first.with_suffix(".idx").read_bytes()) // 20
+    flagged(first, *range(1, count + 1))
+    items = list(seen(engine, "topics").batches(gaps="yield"))
+    assert items[0].offsets[0].as_py() == count
+    assert sum(map(len, items)) == 1_000 - count
+
+
+def deleting(before: int = 0, tag: bytes = b"", op: int = 0, seqs: tuple[int, ...] = (),
+             bound: int = 0) -> bytes:  # fmt: skip
+    body = b"\1" + struct.pack("<Q", before) if before else b"\0"
+    body += b"\1" + bytes([op]) + struct.pack("<I", len(tag)) + tag if tag else b"\0"
+    body += struct.pack(f"<I{len(seqs)}Q", len(seqs), *seqs)
+    return body + (b"\1" + struct.pack("<Q", bound) if bound else b"\0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "gone"),
+    [
+        (6, deleting(before=4, bound=99), [1, 2, 3]),
+        (6, deleting(before=99, bound=3), [1, 2]),
+        (6, deleting(tag=b"eu", bound=99), [2, 6]),
+        (6, deleting(tag=b"eu", op=1, bound=99), [2, 4, 6, 8]),
+        (6, deleting(tag=b"eu", op=1, bound=6), [2, 4]),
+        (6, deleting(before=5, tag=b"eu", bound=99), [2]),
+        (6, deleting(seqs=(3, 8)), [3, 8]),
+        (6, deleting(bound=99), []),
+        (6, deleting(before=4, bound=99)[:-1], []),
+        (6, deleting(before=4, bound=99) + b"x", []),
+        (7, struct.pack("<QQQ", 2, 5, 0), [1, 2, 3, 4]),
+        (7, b"short", []),
+    ],
+)
+def test_topics_control_frames_delete(
+    tmp_path: Path, kind: int, body: bytes, gone: list[int]
+) -> None:
+    tags = [None, b"eu", None, b"eu-1", None, b"eu", None, b"eu-2"]
+    made = [topics.Frame(1, 1, n, 5, b"%d" % n, tag) for n, tag in enumerate(tags, 1)]
+    made.insert(8, topics.Frame(kind, 1, data=body))
+    (tmp_path / "wal").mkdir()
+    data = b"".join(map(topics.frame, made))
+    (tmp_path / "wal" / "wal-0000000000000001.log").write_bytes(data)
+    values = [r.value for r in seen(tmp_path, "topics").read()]
+    assert values == [b"%d" % n for n in range(1, 9) if n not in gone]
+    unread = [flaw.kind for flaw in kin.verify(tmp_path, "topics").flaws]
+    assert unread == ([] if gone or body == deleting(bound=99) else ["unread"])
+
+
+def test_topics_every_record_of_a_wal_has_its_own_tag_and_node(tmp_path: Path) -> None:
+    tags, nodes = [None, "eu", "us", None, "eu-1"] * 3, ["a", None, "bb", None, "c"] * 3
+    made = [
+        topics.Frame(1, 300 + n % 2, 1 + n // 2, 5, b"", *(it and it.encode() for it in pair))
+        for n, pair in enumerate(zip(tags, nodes, strict=True))
+    ]
+    (tmp_path / "wal").mkdir()
+    data = b"".join(map(topics.frame, made))
+    (tmp_path / "wal" / "wal-0000000000000001.log").write_bytes(data)
+    with kin.open_kin(tmp_path, "topics") as opened:
+        for part in (0, 1):
+            found = list(opened[f"{300 + part:08X}"].read())
+            assert [(r.tag, r.node) for r in found] == [*zip(tags, nodes, strict=True)][part::2]
+
+
+def test_topics_a_name_is_told_by_its_first_frame_or_by_a_later_one(tmp_path: Path) -> None:
+    named = struct.pack("<I", 5) + b"night" + struct.pack("<I", 2) + b"{}"
+    (tmp_path / "wal").mkdir()
+    for kind in (2, 9):
+        data = topics.frame(topics.Frame(kind, 1, data=named)) + appended(1, 2)
+        (tmp_path / "wal" / "wal-0000000000000001.log").write_bytes(data)
+        assert list(kin.open_kin(tmp_path, "topics")) == ["night"]
+
+
+def test_topics_segments_in_a_cold_directory_are_a_log_of_their_own(
+    store: esker.Store, engine: Path, tmp_path: Path
+) -> None:
+    cold = tmp_path / "cold" / "topics" / "00000001"
+    cold.mkdir(parents=True)
+    for path in sorted((engine / "topics" / "00000001").iterdir())[:4]:
+        path.rename(cold / path.name)
+    (engine / "topics" / "0000000A.deleted").mkdir()  # a topic that is being removed
+    assert list(kin.open_kin(engine, "topics")) == ["orders"]
+    kin.import_(tmp_path / "cold", store, "both", kind="topics")
+    kin.import_(engine, store, "both", kind="topics")
+    assert [r.value for r in store["both"][:]] == [r.value for r in store["orders"][:]]
 
 
 def test_topics_a_deleted_topic_is_not_there(engine: Path) -> None:

@@ -1,4 +1,4 @@
-"""Decoders of foreign bytes: 20,000 damaged buffers each, and none may crash, hang or grow.
+"""Decoders of foreign bytes: 20,000 damaged buffers each or more; none may crash, hang or grow.
 
 What a decoder gives must be cut out of the bytes that it got: not more values than there is room
 for, and not more bytes than there are, but for zstd, which says so by its size.
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from esker.format.columns import Columns
-from esker.kin import KINDS, aof2, comet, comet_state, cursus, rustlog, topics
+from esker.kin import KINDS, aof2, comet, comet_state, cursus, rustlog, topics, topics_control
 from esker.kin.family import Flaw, Part
-from tests.suites import scaled
+from tests.suites import FLOORS, Tallies, scaled
 
-MUTANTS = min(20_000, scaled(20_000, least=1_000))
+MUTANTS = scaled(20_000)
 WORDS = [0, 1, 0x7F, 0xFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x80000000, 12, 1 << 20, 10 << 20]
 
 
@@ -33,7 +33,7 @@ def stamps(count: int = 6) -> pa.Array:
 def aof2_segment() -> bytes:
     data = aof2.encode(records(), stamps())
     header = aof2.Header(0, 0, 0, 1024, 1, 1)
-    footer = aof2.Footer(0, 0, 6, 64 + len(data), 1, 2, 3)
+    footer = aof2.Footer(0, 0, 6, 64 + len(data), 1, 2, 3, 4)
     body = aof2.encode_header(header) + bytes(data)
     return body.ljust(1024 - 64, b"\0") + aof2.encode_footer(footer)
 
@@ -43,11 +43,21 @@ def topics_wal() -> bytes:
     return b"".join(map(topics.frame, made))
 
 
+def flagged_segment() -> bytes:
+    data, made, at = bytes(topics.encode(Columns(records(), stamps()), 0)[0]), b"", 0
+    while at < len(data):
+        size = struct.unpack_from("<I", data, at)[0]
+        made += struct.pack("<I", size + 1) + data[at + 4 : at + 4 + size] + b"\0"
+        at += 4 + size
+    return made
+
+
 SEEDS: dict[str, tuple[Callable[[], bytes], str, object]] = {
     "rustlog": (lambda: bytes(rustlog.encode(records(), 5)), "rustlog", None),
     "cursus": (lambda: bytes(cursus.encode(records())), "cursus", ""),
     "comet": (lambda: bytes(comet.encode(records(), stamps(), 8)), "comet", None),
     "topics": (lambda: bytes(topics.encode(Columns(records(), stamps()), 0)[0]), "topics", None),
+    "flagged": (flagged_segment, "topics", None),
     "wal": (topics_wal, "topics", topics.OfWal(1, 0)),
     "aof2": (aof2_segment, "aof2", 0),
 }
@@ -79,9 +89,12 @@ def mutants(seed: bytes, name: str, count: int = MUTANTS) -> Iterator[bytes]:
         yield mutated(seed, chance)
 
 
+DECODERS = 17  # the floor of the suite is that of each, so many times
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_damaged_file_is_read_as_far_as_it_goes(name: str) -> None:
+def test_a_damaged_file_is_read_as_far_as_it_goes(name: str, tally: Tallies) -> None:
     make, which, extra = SEEDS[name]
     seed, kind = make(), KINDS[which]
     part = Part("damaged", 0, True, extra)
@@ -91,9 +104,9 @@ def test_a_damaged_file_is_read_as_far_as_it_goes(name: str) -> None:
     )
     assert whole == (1 if name == "wal" else 6)
     flaws = shorter = 0
-    # the frames of a WAL are decoded as those of a segment; below, they are once more, one by one
-    wanted = MUTANTS // 5 if name == "wal" else MUTANTS
-    for data in mutants(seed, name, wanted):
+    suite = tally("damaged files of kin", lots=DECODERS)
+    for data in mutants(seed, name):
+        suite.count += 1
         end, count, before = first, 0, pa.total_allocated_bytes()
         for item in kind.pieces(memoryview(data), part, kind.begin, first):
             if isinstance(item, Flaw):
@@ -108,8 +121,8 @@ def test_a_damaged_file_is_read_as_far_as_it_goes(name: str) -> None:
             assert pa.total_allocated_bytes() - before < 1 << 20
         assert count <= len(data) // 4
         shorter += count < whole
-    assert shorter > wanted // 10
-    assert (flaws > wanted // 10) == (name != "wal")  # where a WAL is damaged, it ends
+    assert shorter > MUTANTS // 10
+    assert (flaws > MUTANTS // 10) == (name != "wal")  # where a WAL is damaged, it ends
 
 
 @pytest.mark.parametrize(
@@ -128,21 +141,26 @@ def test_a_damaged_file_is_read_as_far_as_it_goes(name: str) -> None:
         (topics_wal(), lambda data: topics.frames(memoryview(data))),
         (rustlog.ENTRY.pack(1, 0) + rustlog.ENTRY.pack(9, 99), rustlog.index_entries),
         (comet.compress(b"some text " * 20), comet.decompress),
+        (b"\0\1\1\2\0\0\0eu\1\0\0\0" + bytes(8) + b"\1" + bytes(8), topics_control.deletion_of),
+        (topics_control.encode_name("orders"), topics_control.name_of),
+        (comet_state.encode_state({"TotalEntries": 5}), comet_state.decode_state),
+        (comet_state.encode_offsets({"a": comet_state.Consumer(1)}), comet_state.decode_offsets),
+        (aof2_segment(), lambda data: aof2.decode_footer(data, aof2.Header(0, 0, 0, 1024, 1, 1))),
     ],
-    ids=["comet index", "old offsets", "wal frames", "rustlog index", "zstd"],
+    ids=["comet index", "old offsets", "wal frames", "rustlog index", "zstd", "delete", "name",
+         "comet state", "comet offsets", "footer"],
 )  # fmt: skip
 def test_a_damaged_file_beside_a_log_is_told_and_nothing_breaks(
-    seed: bytes, decode: Callable[[bytes], object]
+    seed: bytes, decode: Callable[[bytes], object], tally: Tallies
 ) -> None:
+    suite = tally("damaged files of kin", lots=DECODERS)
+    decode(seed)
     for data in mutants(seed, repr(decode)[:20]):
         decode(data)
+        suite.count += 1
 
 
-def test_pages_of_comet_survive_damage() -> None:
-    chance = random.Random("pages")
-    state = comet_state.encode_state({"TotalEntries": 5})
-    offsets = comet_state.encode_offsets({"a": comet_state.Consumer(1)})
-    for _ in range(2_000):
-        comet_state.decode_state(mutated(state, chance))
-    for _ in range(200):
-        comet_state.decode_offsets(mutated(offsets, chance))
+def test_every_decoder_is_counted() -> None:
+    (marks,) = test_a_damaged_file_beside_a_log_is_told_and_nothing_breaks.pytestmark  # type: ignore[attr-defined]
+    assert len(SEEDS) + len(marks.args[1]) == DECODERS
+    assert FLOORS["damaged files of kin"] == 20_000 * DECODERS

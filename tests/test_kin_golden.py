@@ -15,6 +15,8 @@ import pyarrow as pa
 import pytest
 import xxhash
 
+import esker
+import esker.kin
 from esker.format.columns import Columns
 from esker.kin import aof2, comet, comet_state, crc64, cursus, rustlog, topics
 
@@ -342,7 +344,7 @@ def test_crc64_nvme_of_the_catalogue() -> None:
 
 def test_crc64_of_many_and_of_long_ones_is_that_of_each() -> None:
     noise = xxhash.xxh3_128(b"seed").digest() * 5000
-    sizes = [*range(40), 100, 199, 200, 201, 1000, 4097] * 3
+    sizes = [*range(40), 100, 199, 200, 201, 1000, 4097] * 30
     values = [noise[n : n + size] for n, size in enumerate(sizes)]
     assert crc64.many(binary(*values)).to_pylist() == [crc64.one(value) for value in values]
     assert crc64.many(binary(*values[:5])).to_pylist() == [crc64.one(v) for v in values[:5]]
@@ -350,6 +352,7 @@ def test_crc64_of_many_and_of_long_ones_is_that_of_each() -> None:
     assert crc64.many(binary(*even)).to_pylist() == [crc64.one(value) for value in even]
     for size in (49 * 1024, 70_001):
         assert crc64.of(noise[:size]) == crc64.one(noise[:size])
+        assert crc64.of(noise[size:], crc64.of(noise[:size])) == crc64.of(noise)
     assert crc64.of(memoryview(noise)[: 60 << 10]) == crc64.one(noise[: 60 << 10])
 
 
@@ -374,17 +377,28 @@ def test_aof2_record_is_length_checksum_time_payload() -> None:
 
 
 def test_aof2_footer_lies_in_the_last_64_bytes_of_max_size() -> None:
-    header = aof2.Header(3, 0, 1000, 4096, 0, 0)
-    footer = aof2.Footer(3, aof2.record_id(3, 64), 1, 1000 + 89, 5, 0xABCD, 6)
+    header = aof2.Header(3, 70, 1000, 4096, 0, 0)
+    footer = aof2.Footer(3, 70, 1, 1000 + 89, aof2.record_id(3, 64), 5, 6, 0xABCD)
     data = bytearray(4096)
     data[4096 - 64 :] = aof2.encode_footer(footer)
-    assert struct.unpack_from("<II", data, 4032) == (0x464F4F54, 3)
-    assert struct.unpack_from("<QQQQ", data, 4040) == ((3 << 32) | 64, 1, 1089, 5)
+    assert struct.unpack_from("<III", data, 4032) == (0x464F4F54, 1, 3)
+    assert struct.unpack_from("<QQQQQqI", data, 4044) == (70, 1, 1089, 3 << 32 | 64, 5, 6, 0xABCD)
     assert aof2.decode_footer(data, header) == footer
     assert aof2.decode_footer(data, header._replace(segment=4)) is None
+    assert aof2.decode_footer(data, header._replace(records_before=71)) is None
     assert aof2.decode_footer(data, header._replace(max_size=4000)) is None
     assert aof2.decode_footer(data[:4000], header) is None
     assert aof2.decode_footer(bytes(4096), header) is None
+
+
+def test_aof2_checksum_of_a_footer_is_that_of_all_payloads(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "store") as store:
+        store["t"].append_many([b"1234", b"56789"])
+        esker.kin.export_topic(store["t"], tmp_path / "copy", "aof2", segment_bytes=4096)
+    (path,) = (tmp_path / "copy" / "segments").iterdir()
+    data = path.read_bytes()
+    assert len(data) == 4096
+    assert struct.unpack_from("<I", data, 4092)[0] == 0xAE8B1486 ^ 0x0A799888
 
 
 def test_aof2_record_ids_are_packed() -> None:
@@ -402,7 +416,8 @@ def test_aof2_names_have_twenty_digits_and_sort() -> None:
 # ---- the room ------------------------------------------------------------------------------
 
 
-CODECS = ["hops", "crc64", "family", "rustlog", "cursus", "comet", "comet_state", "topics", "aof2"]
+CODECS = ["hops", "crc64", "family", "rustlog", "cursus", "comet", "comet_state", "topics",
+          "topics_control", "aof2"]  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", CODECS)

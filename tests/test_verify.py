@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from esker.format.checksum import checksum
 from esker.storage.files import SYSTEM_FILES
 from esker.storage.memory import MemoryFiles
 from esker.testing import ManualClock, SimulatedDisk
+from esker.upkeep import inspection
 from esker.upkeep.report import KINDS
 from tests.damage import ROOT, clone, fill, prepared, read_all, small_store
 from tests.helpers import Child, Refusing, child, snapshot
@@ -462,6 +464,30 @@ def test_a_rolled_log_that_ends_with_the_mark_of_a_close_is_whole(tmp_path: Path
         assert len(list((tmp_path / "data" / ORDERS).glob("*.log"))) == 2
         found = esker.verify(tmp_path / "data")
         assert (found.problems, found.writers) == ([], [os.getpid()])
+
+
+def test_a_file_that_vanishes_costs_a_second_look_at_itself_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with esker.open(tmp_path / "data") as store:
+        topic = store.create("t", segment_bytes=4096)
+        for _ in range(8):
+            topic.append_many([b"x" * 1500, b"x" * 1500])
+    looked: Counter[str] = Counter()
+    real = inspection.examine
+
+    def examine(files: Any, folder: str, name: Any, **limits: Any) -> Any:
+        looked[str(name)] += 1
+        if len(looked) == 6 and looked[str(name)] < 4:
+            raise esker.StorageError("gone", cause=OSError(errno.ENOENT, "gone"))
+        return real(files, folder, name, **limits)
+
+    monkeypatch.setattr(inspection, "examine", examine)
+    found = esker.verify(tmp_path / "data")
+    assert found.ok
+    assert found.records == 16
+    assert len(looked) >= 8
+    assert sorted(looked.values())[-2:] == [1, 4]
 
 
 def _ready(writer: Child) -> None:

@@ -24,13 +24,14 @@ from esker.aio.routes import AsyncRoute
 from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
+from esker.engine.identity import Mode
 from esker.engine.maintenance import Maintenance
 from esker.engine.once import Producer
 from esker.engine.recovery import Recovery
 from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
 from esker.engine.slices import Slice
-from esker.engine.store import Mode, Store, open_store
+from esker.engine.store import Store, open_store
 from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
 from esker.errors import CommitTimeout, StoreClosed, WouldBlock, WriterBusy

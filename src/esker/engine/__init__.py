@@ -1,6 +1,7 @@
 """The log: topics, shards, commit, recovery, reading.
 
     store.py       open, close, the registry of topics
+    identity.py    which directory a store is, and that it is one
     topic.py       the object users hold; it is handle.py, writing.py and reading.py together
     intake.py      what users hand in, checked and made into what is stored
     buffer.py      records that have an offset and are not yet written

@@ -5,10 +5,9 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -20,6 +19,7 @@ from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
 from esker.engine.committer import Committer
 from esker.engine.context import LOG, Context
+from esker.engine.identity import Mode, identity, make_dirs, root_of
 from esker.engine.layout import shard_folder
 from esker.engine.maintenance import Maintenance
 from esker.engine.processes import Slots, give_back_all
@@ -34,35 +34,27 @@ from esker.engine.verbs import OPENERS, StoreVerbs
 from esker.errors import (
     EskerError,
     InvalidOption,
-    NotAStore,
-    StorageError,
     StoreClosed,
     TopicExists,
     TopicNotFound,
-    UnsafePath,
     nearest,
 )
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
 from esker.format.commit import Commit, Ticket
 from esker.options import TopicOptions, is_bounded, is_evicting
-from esker.storage import catalog as storage
 from esker.storage.catalog import CatalogFile
 from esker.storage.cold import cold_place, cold_root
 from esker.storage.files import (
     SYSTEM_FILES,
     Files,
-    absolute,
     join,
     on_fork,
-    parent,
-    world_writable,
 )
 from esker.storage.journal import dead_paths
 from esker.storage.memory import MemoryFiles
 from esker.storage.objects import is_url
 
-Mode = Literal["rw", "r"]
 MEMORY = ":memory:"
 
 _open_stores: set[Store] = set()  # held until closed: what is buffered is written at exit
@@ -547,7 +539,7 @@ def open_store(
         files = MemoryFiles()
         root = "/memory"
     else:
-        root = _root(path)
+        root = root_of(path)
     files = files or SYSTEM_FILES
     cold = cold_place(checked.cold) if checked.cold else ""
     if cold and (root == cold or f"{cold}/".startswith(f"{root}/") or path == MEMORY):
@@ -555,9 +547,9 @@ def open_store(
             f"cold={cold_root(cold)!r} lies in the store itself, or is for one in memory; give "
             "another directory, or a URL such as s3://bucket/folder"
         )
-    store = _identity(files, root, mode, clock)
+    store = identity(files, root, mode, clock)
     if cold and mode == "rw" and not is_url(cold) and not files.kind(cold):
-        _make_dirs(files, cold)
+        make_dirs(files, cold)
     context = Context(
         root=root, store=store, files=files, clock=clock, options=checked, read_only=mode == "r"
     )
@@ -580,16 +572,6 @@ def open_store(
     return opened
 
 
-def _root(path: object) -> str:
-    """The absolute path of a store's directory, from anything that names one."""
-    if not isinstance(path, (str, PathLike)):
-        raise InvalidOption(f"a store is opened by its path, not by {type(path).__name__}")
-    text = path if isinstance(path, str) else path.__fspath__()
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidOption(f"{text!r} is not the path of a directory")
-    return absolute(text)
-
-
 def _recover(context: Context, catalog: CatalogFile) -> Recovery:
     if not context.read_only:
         return recover_store(context, catalog)
@@ -607,58 +589,6 @@ def _recover(context: Context, catalog: CatalogFile) -> Recovery:
         for path in dead_paths(context.files, join(context.root, names.JOURNALS))
     )
     return report
-
-
-def _identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
-    kind = files.kind(root)
-    if kind in ("file", "other"):
-        raise NotAStore(f"{root} is not a directory; give the directory of a store")
-    if kind == "link":
-        kind = "dir" if files.kind(join(root, ".")) == "dir" else kind
-    found = storage.load_identity(files, root) if kind == "dir" else None
-    if found is not None:
-        return found[0]
-    if mode == "r":
-        raise NotAStore(f'there is no Esker store at {root}; open it with mode="rw" to make one')
-    there = [name for name in files.list(root) if not name.startswith(".")] if kind else []
-    ours = {names.TOPICS, names.JOURNALS, names.CATALOG_LOCK, names.IDENTITY + names.TEMPORARY}
-    folders = [name for name in (names.TOPICS, names.JOURNALS) if name in there]
-    used, strange = any(files.list(join(root, name)) for name in folders), set(there) - ours
-    if used or strange:  # or another process has made it a store since we looked
-        found = storage.load_identity(files, root)
-        if found is not None:
-            return found[0]
-    if used:
-        raise NotAStore(
-            f"{root} holds topics, but its identity, {names.IDENTITY}, is missing; nothing "
-            f"was written. Restore that file, or run esker.repair({root!r})."
-        )
-    if strange:
-        raise NotAStore(
-            f"{root} holds other files ({', '.join(sorted(there)[:3])}…) and no Esker store; "
-            "nothing was written. Give a new or empty directory."
-        )
-    if not kind:
-        above = parent(root)
-        if world_writable(above):
-            raise UnsafePath(
-                f"{above} can be written by everybody; an Esker store there could be exchanged. "
-                "Choose another place, or set its sticky bit.", path=above,
-            )  # fmt: skip
-        _make_dirs(files, root)
-    else:
-        with suppress(StorageError):  # who made it may have died before the name was synced
-            files.sync_dir(parent(root))
-    return storage.create_identity(files, root, clock.now_us())
-
-
-def _make_dirs(files: Files, path: str) -> None:
-    above = parent(path)
-    if above != path and not files.kind(above):
-        _make_dirs(files, above)
-    files.make_dir(path)
-    if files.kind(above):
-        files.sync_dir(above)
 
 
 def _in_child() -> None:

@@ -5,7 +5,7 @@ crc64     the checksum of AOF2
 rustlog   `{base}.log` and its sparse index
 cursus    messages with their length before them
 comet     entries with a time, zstd or not; comet_state: index, counters, consumers
-topics    a WAL of frames, segments and their index
+topics    a WAL of frames, segments and their index; topics_control: names and deletions in it
 aof2      segments with a header, checksums and a footer
 family    what they have in common: kinds, parts, pieces, flaws
 store     a directory of one of them as a store that can be read

@@ -4,14 +4,14 @@
                    before it u64, bytes before it u64, max size u32, created i64 (ns), first
                    timestamp u64
     record         length u32 (of the payload), checksum u32, timestamp u64 (ns), payload
-    footer (64)    magic "FOOT" u32, segment index u32, last record id u64, records u64, durable
-                   bytes u64, last timestamp u64, checksum u32, sealed i64; in the last 64 bytes
-                   of max size
+    footer (64)    magic "FOOT" u32, version u32, segment index u32, records before it u64, records
+                   u64, durable bytes u64, last record id u64, last timestamp u64, sealed i64,
+                   checksum u32; in the last 64 bytes of max size
 
     <root>/segments/{id:020}_{base offset:020}_{created:020}.seg, archive/{id:020}_{sealed:020}.seg
 
-Little-endian. The checksum of a record is the CRC-64/NVME of its payload, folded to 32 bits; that
-of the footer is the same over everything between header and end of records. A file is as large as
+Little-endian, without padding. The checksum of a record is the CRC-64/NVME of its payload, folded
+to 32 bits; that of the footer is the same over the payloads of all records. A file is as large as
 max size from the start, and zeros follow the last record. The id of a record is not stored: it is
 the segment's index and the place in the file, 32 bits each. The offset here is how many records
 there are before it, as the header tells.
@@ -54,7 +54,7 @@ FOOTER: Final = 64
 RECORD: Final = 16
 SEGMENT_BYTES: Final = 64 << 20
 _HEADER: Final = struct.Struct("<IHHIQQIqQ16x")
-_FOOTER: Final = struct.Struct("<IIQQQQIq12x")
+_FOOTER: Final = struct.Struct("<IIIQQQQQqI")
 _RECORD: Final = struct.Struct("<IIQ")
 _NAME: Final = re.compile(r"(\d{20})_(\d{20})_(\d{20})\.seg")
 _ARCHIVED: Final = re.compile(r"(\d{20})_(\d{20})\.seg")
@@ -71,12 +71,13 @@ class Header(NamedTuple):
 
 class Footer(NamedTuple):
     segment: int
-    last_id: int
+    records_before: int
     records: int
     durable: int  # bytes, from the beginning of all segments
+    last_id: int
     last_timestamp: int
-    checksum: int
     sealed: int
+    checksum: int
 
 
 # ---- bytes -----------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def decode_header(data: Any) -> Header | str:
 
 
 def encode_footer(footer: Footer) -> bytes:
-    return _FOOTER.pack(FOOT, *footer)
+    return _FOOTER.pack(FOOT, VERSION, *footer)
 
 
 def decode_footer(data: Any, header: Header) -> Footer | None:
@@ -130,9 +131,11 @@ def decode_footer(data: Any, header: Header) -> Footer | None:
     at = header.max_size - FOOTER
     if at < HEADER or at + FOOTER > len(data):
         return None
-    magic, *rest = _FOOTER.unpack_from(data, at)
+    magic, version, *rest = _FOOTER.unpack_from(data, at)
     footer = Footer(*rest)
-    if magic != FOOT or footer.segment != header.segment or footer.records > header.max_size:
+    if (magic, version) != (FOOT, VERSION) or footer[:2] != header[:2]:
+        return None
+    if footer.records > header.max_size:
         return None
     size = footer.durable - header.bytes_before
     return footer if HEADER <= size <= at else None
@@ -307,7 +310,7 @@ class Aof2(Kind):
                 yield Flaw("state", part.path, at, "there is no footer, and other segments follow")
             return
         size = footer.durable - header.bytes_before
-        if crc64.fold(crc64.of(data[HEADER:size])) != footer.checksum:
+        if _sum_of(data, size) != footer.checksum:
             yield Flaw("state", part.path, at, "the checksum of the footer is wrong")
 
     def around(self, files: Files, root: str) -> Iterator[Flaw]:
@@ -324,6 +327,16 @@ class Aof2(Kind):
         make_dirs(files, join(root, "archive"))
         size = options.get("segment_bytes", SEGMENT_BYTES)
         return _Writer(files, folder, size, size - HEADER - FOOTER - RECORD)
+
+
+def _sum_of(data: memoryview, end: int) -> int:
+    """The checksum of a footer: that of all payloads up to a byte, one behind the other."""
+    at, value, problem = HEADER, 0, ""
+    while at < end and not problem:
+        piece, problem, at = decode(data, at, 0, end)
+        if piece is not None:
+            value = crc64.of(hops.content(piece.columns.values), value)
+    return crc64.fold(value)
 
 
 def _head(files: Files, path: str) -> bytes:
@@ -351,6 +364,9 @@ class _Writer(SegmentWriter):
         self._bytes = 0
         self._head: Header | None = None
         self._last = (HEADER, 0)  # the last record: its place, and its time
+        self._sum = 0  # of the payloads of the open file, but for
+        self._unsummed: list[memoryview] = []  # these: a sum of much at once costs less
+        self._waiting = 0  # bytes of them
 
     def reserve(self) -> int:
         return FOOTER
@@ -368,18 +384,28 @@ class _Writer(SegmentWriter):
         data = encode(columns.values, columns.timestamps)
         last = self.size + len(data) - RECORD - len(columns.values[-1].as_buffer() or b"")
         self._last = (last, _RECORD.unpack_from(data, last - self.size)[2])
+        self._unsummed.append(hops.content(columns.values))
+        self._waiting += len(self._unsummed[-1])
+        if self._waiting >= crc64.CHUNK:
+            self._add_up()
         return data
+
+    def _add_up(self) -> None:
+        self._sum = crc64.of(b"".join(self._unsummed), self._sum)
+        self._unsummed, self._waiting = [], 0
 
     def finish_file(self) -> None:
         """Seal it: the footer, in its place."""
         assert self._head is not None
-        written = self._file.read(HEADER, self.size - HEADER)
+        self._add_up()
+        segment, before = self._head[:2]
         last, stamp = self._last
         footer = Footer(
-            self._head.segment, record_id(self._head.segment, last), self.rows,
-            self._bytes + self.size, stamp, crc64.fold(crc64.of(written)), stamp,
+            segment, before, self.rows, self._bytes + self.size, record_id(segment, last), stamp,
+            stamp, crc64.fold(self._sum),
         )  # fmt: skip
         self._file.write(self._limit - FOOTER, [encode_footer(footer)])
         self._records += self.rows
         self._bytes += self._limit
+        self._sum = 0
         self._head = None

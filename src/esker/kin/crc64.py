@@ -3,15 +3,17 @@
     polynomial 0x9A6C9329AC4BC9B5 (reflected), register begins as all ones, result inverted
 
 Nothing that Esker depends on has it. A table of 256 entries and a loop over bytes does a few MB/s
-in Python, so `many` does all records of a batch together, eight bytes of each at a step, with
-Arrow's kernels: xor with the register, four look-ups of 16 bits each, xor. For this all records of
-a group must have the same number of words. They are padded with zeros *in front*, which leaves a
-register of zeros as it is; that the register begins as ones is put into the first eight bytes, with
-which it would be xored anyway. Records of a similar length make a group.
+in Python, so `many` does all strings of a batch together, eight bytes of each at a step, with
+Arrow's kernels: xor with the register, four look-ups of 16 bits each, xor.
 
-`of` does one long string so: it is cut into lanes of 1 KB, their registers are made at once, and
-put together in order. A register that passes 1 KB of zeros changes as a matrix says; that is a
-table.
+    whole words   zeros in front leave a register of zeros as it is. So each string is filled up in
+                  front to whole words, and before it comes the word that turns zeros into ones:
+                  the register that a CRC begins with. An empty string is one word, too
+    many lengths  the strings are sorted by length, the longest first. A step takes those that go
+                  on, which is a slice from the front; those that have ended keep what they have
+    long strings  are cut into lanes of 64 words, counted from their end. The registers of a
+                  string's lanes are then its words, with tables of what a register becomes while
+                  a lane of zeros passes: the same again, one level up
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ import pyarrow.compute as pc
 
 POLYNOMIAL: Final = 0x9A6C9329AC4BC9B5
 ONES: Final = (1 << 64) - 1
-LANE: Final = 1024
-GROUP: Final = 24  # records: below, a loop over their bytes is faster
+LANE: Final = 64  # words
+FEW: Final = 512  # bytes for each step: below, a loop over them is faster
+CHUNK: Final = 16 << 20  # bytes of one string at a time; Arrow counts its binary in 31 bits
 
 
 def _table() -> list[int]:
@@ -37,10 +40,11 @@ def _table() -> list[int]:
 
 
 _BYTES: Final = _table()
+_BACK: Final = {value >> 56: byte for byte, value in enumerate(_BYTES)}
 _U64: Final = pa.uint64()
-_SIXTEEN: Final = pa.scalar(16, _U64)
+_SHIFTS: Final = [pa.scalar(bits, _U64) for bits in (16, 32, 48)]
 _MASK: Final = pa.scalar(0xFFFF, _U64)
-_wide: list[Any] = []
+_NOTHING: Final = pa.scalar(b"", pa.binary())
 
 
 def one(data: Any, value: int = ONES) -> int:
@@ -50,38 +54,15 @@ def one(data: Any, value: int = ONES) -> int:
     return value ^ ONES
 
 
-def of(data: Any) -> int:
-    """The CRC of one string of bytes, however long."""
-    count = len(data) // LANE
-    if count < 2 * GROUP:
-        return one(data)
-    begin = len(data) - count * LANE
-    register = one(memoryview(data)[:begin]) ^ ONES
-    words = pa.Array.from_buffers(_U64, count * LANE // 8, [None, pa.py_buffer(data[begin:])])
-    a, b, c, d, e, f, g, h = _passing()
-    for lane in _registers(words, count, LANE // 8).to_pylist():
-        register = (
-            a[register & 255] ^ b[register >> 8 & 255] ^ c[register >> 16 & 255]
-            ^ d[register >> 24 & 255] ^ e[register >> 32 & 255] ^ f[register >> 40 & 255]
-            ^ g[register >> 48 & 255] ^ h[register >> 56] ^ lane
-        )  # fmt: skip
+def of(data: Any, value: int = 0) -> int:
+    """The CRC of one string of bytes, however long; `value` is that of what comes before it."""
+    register, view = value ^ ONES, memoryview(data)
+    for at in range(0, len(view), CHUNK):
+        part = view[at : at + CHUNK]
+        places = pa.array([0, len(part)], pa.int32()).buffers()[1]
+        value = pa.Array.from_buffers(pa.binary(), 1, [None, places, pa.py_buffer(part)])
+        register = many(value, register)[0].as_py() ^ ONES
     return register ^ ONES
-
-
-_passed: list[list[int]] = []
-
-
-def _passing() -> list[list[int]]:
-    """What each byte of a register becomes when a lane of zeros has passed; made once."""
-    if not _passed:
-        zeros = bytes(LANE)
-        bits = [one(zeros, 1 << bit) ^ ONES for bit in range(64)]
-        for at in range(0, 64, 8):
-            table = [0]
-            for bit in bits[at : at + 8]:
-                table += [value ^ bit for value in table]
-            _passed.append(table)
-    return _passed
 
 
 def fold(value: int) -> int:
@@ -89,100 +70,128 @@ def fold(value: int) -> int:
     return (value >> 32 ^ value) & 0xFFFFFFFF
 
 
-def many(values: Any) -> Any:
+def many(values: Any, begin: int = ONES) -> Any:
     """The CRC of each value of an Arrow array, as an array of uint64."""
     lengths = pc.binary_length(values)
-    if len(values) < GROUP:
-        return pa.array(map(of, values.to_pylist()), _U64)
-    # a quarter of an octave to a group, so that a quarter is padding at the most
-    words = pc.divide(pc.add(lengths, 7), 8)
-    sizes = {width: _rounded(width) for width in pc.unique(words).to_pylist()}
-    group = pc.if_else(pc.less(lengths, 8), 0, _mapped(words, sizes))
-    found = pc.unique(group).to_pylist()
-    if len(found) == 1:
-        return _group(values, found[0])
-    parts, rows = [], []
-    for width in found:
-        at = pc.indices_nonzero(pc.equal(group, width))
-        rows.append(at)
-        parts.append(_group(values.take(at), width))
-    return pa.concat_arrays(parts).take(pc.sort_indices(pa.concat_arrays(rows)))
+    steps = (pc.max(lengths).as_py() or 0) // 8 + 1
+    if (pc.sum(lengths).as_py() or 0) < FEW * min(steps, LANE):
+        return pa.array([one(value, begin) for value in values.to_pylist()], _U64)
+    word = _before(begin).to_bytes(8, "little")
+    fronts = pa.array([bytes(count) + word for count in range(8)], pa.binary())
+    fronts = fronts.take(pc.bit_wise_and(pc.negate(lengths), 7))
+    padded = pc.binary_join_element_wise(fronts, values, _NOTHING)
+    places = pa.Array.from_buffers(pa.int32(), len(values) + 1, [None, padded.buffers()[1]])
+    places = pc.shift_right(places, 3)
+    words = pa.Array.from_buffers(_U64, places[-1].as_py(), [None, padded.buffers()[2]])
+    return pc.bit_wise_not(_registers(words, places, 0))
 
 
-def _rounded(words: int) -> int:
-    step = 1 << max(0, words.bit_length() - 3)
-    return -(-words // step) * step
-
-
-def _mapped(words: Any, sizes: dict[int, int]) -> Any:
-    keys = pa.array(list(sizes), words.type)
-    return pa.array(list(sizes.values()), pa.int32()).take(pc.index_in(words, keys))
-
-
-def _group(values: Any, words: int) -> Any:
-    """The CRCs of values that have between 8 bytes and so many words."""
-    if not words or len(values) < GROUP:
-        return pa.array(map(of, values.to_pylist()), _U64)
-    count, size = len(values), words * 8
-    pads = pc.subtract(size, pc.binary_length(values))
-    heads = _inverted(pc.binary_slice(values, 0, 8))
-    zeros = _zeros(pads, size)
-    rest = pc.binary_slice(values, 8, size)
-    padded = pc.binary_join_element_wise(zeros, heads, rest, pa.scalar(b"", pa.binary()))
-    data = pa.Array.from_buffers(_U64, count * words, [None, padded.buffers()[2]])
-    return pc.bit_wise_not(_registers(data, count, words))
-
-
-def _registers(data: Any, count: int, words: int) -> Any:
-    """The registers, begun as zeros, behind `count` strings of so many words each."""
-    low, second, third, high = _tables()
-    register: Any = None
-    for column in range(words):
-        word = data.take(pa.arange(column, count * words, words))
-        register = word if register is None else pc.bit_wise_xor(register, word)
-        up = pc.shift_right(register, _SIXTEEN)
-        upper = pc.shift_right(up, _SIXTEEN)
-        highest = pc.shift_right(upper, _SIXTEEN)
-        register = pc.bit_wise_xor(
-            pc.bit_wise_xor(_look(low, pc.bit_wise_and(register, _MASK)),
-                            _look(second, pc.bit_wise_and(up, _MASK))),
-            pc.bit_wise_xor(_look(third, pc.bit_wise_and(upper, _MASK)), _look(high, highest)),
-        )  # fmt: skip
+def _before(register: int) -> int:
+    """The eight bytes that turn a register of zeros into this one."""
+    for _ in range(8):
+        byte = _BACK[register >> 56]
+        register = (register ^ _BYTES[byte]) << 8 & ONES | byte
     return register
+
+
+def _registers(words: Any, places: Any, level: int) -> Any:
+    """The registers, begun as zeros, behind the strings of words between these places."""
+    count = len(places) - 1
+    starts = places.slice(0, count)
+    sizes = pc.subtract(places.slice(1), starts)
+    if pc.max(sizes).as_py() <= LANE:
+        return _passed(words, starts, sizes, level)
+    lanes = pc.divide(pc.add(sizes, LANE - 1), LANE)
+    firsts = pc.subtract(sizes, pc.multiply(pc.subtract(lanes, 1), LANE))
+    ends = _sums(lanes)
+    total = ends[-1].as_py()
+    is_first = pc.is_in(pa.arange(0, total).cast(pa.int32()), ends.slice(0, count))
+    full = pa.repeat(pa.scalar(LANE, pa.int32()), total)
+    parts = pc.replace_with_mask(full, is_first, firsts.cast(pa.int32()))
+    begins = _sums(parts).slice(0, total)
+    return _registers(_passed(words, begins, parts, level), ends, level + 1)
+
+
+def _sums(numbers: Any) -> Any:
+    """Zero, and how much it is after each."""
+    sums = pc.cumulative_sum(numbers).cast(pa.int32())
+    return pa.concat_arrays([pa.array([0], pa.int32()), sums])
+
+
+def _passed(words: Any, starts: Any, sizes: Any, level: int) -> Any:
+    """The registers behind strings that begin at these words and have so many of them.
+
+    A word of bytes passes through the register; one that is the register of a lane has done so.
+    """
+    tables = _tables(level)
+    order = pc.array_sort_indices(sizes, order="descending")
+    starts = starts.take(order)
+    left, step = len(starts), 0
+    register: Any = None
+    done = []
+    for group in reversed(pc.value_counts(sizes.take(order)).to_pylist()):  # the shortest first
+        while step < group["values"]:
+            word = _look(words.slice(step), starts)
+            if level and register is not None:
+                register = _next(register, tables)
+            register = word if register is None else pc.bit_wise_xor(register, word)
+            if not level:
+                register = _next(register, tables)
+            step += 1
+        left -= group["counts"]
+        done.append(register.slice(left))
+        register, starts = register.slice(0, left), starts.slice(0, left)
+    return _bare(pa.concat_arrays(done[::-1]).take(pc.array_sort_indices(order)))
+
+
+def _next(register: Any, tables: list[Any]) -> Any:
+    """What registers become: each 16 bits of them by the table for their place."""
+    low, second, third, high = tables
+    up, upper, highest = (pc.shift_right(register, bits) for bits in _SHIFTS)
+    return pc.bit_wise_xor(
+        pc.bit_wise_xor(_look(low, pc.bit_wise_and(register, _MASK)),
+                        _look(second, pc.bit_wise_and(up, _MASK))),
+        pc.bit_wise_xor(_look(third, pc.bit_wise_and(upper, _MASK)), _look(high, highest)),
+    )  # fmt: skip
 
 
 def _look(table: Any, places: Any) -> Any:
     return pc.array_take(table, places, boundscheck=False)
 
 
-def _inverted(heads: Any) -> Any:
-    """The first eight bytes of each, as the register of ones would meet them."""
-    count = len(heads)
-    words = pa.Array.from_buffers(_U64, count, [None, heads.buffers()[2]])
-    places = pc.multiply(pa.arange(0, count + 1), 8).cast(pa.int32())
-    data = pc.bit_wise_not(words).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), count, [None, places.buffers()[1], data])
+def _bare(numbers: Any) -> Any:
+    """The same without a bitmap of what is null: with one, a look-up costs twice as much."""
+    return pa.Array.from_buffers(_U64, len(numbers), [None, numbers.buffers()[1]])
 
 
-def _zeros(sizes: Any, most: int) -> Any:
-    """So many zeros each."""
-    ends = pc.cumulative_sum(sizes.cast(pa.int64()))
-    places = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
-    data = pa.py_buffer(bytes(places[-1].as_py()))
-    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, places.buffers()[1], data])
+_known: list[tuple[list[int], list[Any]]] = []  # by level: what single bits become, and the tables
 
 
-def _tables() -> list[Any]:
-    """For each 16 bits of a word: what they become after eight bytes. Made when first used."""
-    if not _wide:
-        table = pa.array(_BYTES, _U64)
-        every = pa.arange(0, 65536).cast(_U64)
-        byte, eight = pa.scalar(255, _U64), pa.scalar(8, _U64)
-        for part in range(4):
-            value = pc.shift_left(every, pa.scalar(16 * part, _U64))
-            for _ in range(8):
-                value = pc.bit_wise_xor(
-                    table.take(pc.bit_wise_and(value, byte)), pc.shift_right(value, eight)
-                )
-            _wide.append(value)
-    return _wide
+def _tables(level: int) -> list[Any]:
+    """What each 16 bits of a register become while zeros pass: a word, a lane, 64 lanes, ..."""
+    while len(_known) <= level:
+        if not _known:
+            bits = [one(bytes(8), 1 << bit) ^ ONES for bit in range(64)]
+        else:
+            bits = _known[-1][0]
+            for _ in range(LANE.bit_length() - 1):  # twice as far, six times
+                bits = [_times(bits, value) for value in bits]
+        tables = []
+        for at in range(0, 64, 16):
+            table = pa.array([0], _U64)
+            for value in bits[at : at + 16]:
+                more = pc.bit_wise_xor(table, pa.scalar(value, _U64))
+                table = pa.concat_arrays([table, more])
+            tables.append(_bare(table))
+        _known.append((bits, tables))
+    return _known[level][1]
+
+
+def _times(bits: list[int], value: int) -> int:
+    """What a register becomes, if this is what its bits become."""
+    made = 0
+    while value:
+        low = value & -value
+        made ^= bits[low.bit_length() - 1]
+        value ^= low
+    return made

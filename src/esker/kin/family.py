@@ -66,10 +66,13 @@ class Piece(NamedTuple):
     first: int
     position: int  # of the byte behind them, in their file
     offsets: Any = None
+    behind: int | None = None  # the offset behind the last of them, and behind what is deleted
 
     @property
     def end(self) -> int:
         """The offset behind the last of them."""
+        if self.behind is not None:
+            return self.behind
         count = len(self.columns.values)
         return self.first + count if self.offsets is None else int(self.offsets[-1].as_py()) + 1
 

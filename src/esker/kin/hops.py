@@ -61,18 +61,22 @@ def hop(
     starts: list[int] = []
     add, length_at = starts.append, _LENGTH[order]
     position, behind, last = at, at + stretch, end - header
-    while position <= last and position < behind:
+    stop, low = min(behind, last + 1), max(least, zeros_end)
+    assert most >= stretch  # so only the last of a stretch can be above it
+    length = 0
+    while position < stop:
         (length,) = length_at(data, position)
-        if zeros_end and not length and not any(data[position : position + header]):
-            return Hops(starts, position)
-        if not least <= length <= most:
-            return Hops(starts, position, wrong=length)
-        following = position + extra + length
-        if following > end:
-            return Hops(starts, position, torn=True)
+        if length < low:
+            if zeros_end and not length and not any(data[position : position + header]):
+                return Hops(starts, position)
+            if length < least:
+                return Hops(starts, position, wrong=length)
         add(position)
-        position = following
-    torn = position > last and position < end and position < behind
+        position += extra + length
+    if starts and (position > end or length > most):  # the last claims too much
+        position = starts.pop()
+        return Hops(starts, position, length <= most, length if length > most else -1)
+    torn = last < position < end and position < behind
     if torn and zeros_end and not any(data[position:end]):
         torn = False
     return Hops(starts, position, torn=torn)
@@ -142,6 +146,7 @@ class Pieces:
 def numbers(column: Any, width: int, order: str) -> Any:
     """An array of binary, all of one width, as unsigned numbers."""
     data = column.buffers()[2]
+    assert len(content(column)) == len(column) * width
     if (order == "<") != _LITTLE and width > 1:
         swapped = array(_CODES[width])
         swapped.frombytes(memoryview(data).cast("B")[: len(column) * width])
@@ -174,10 +179,14 @@ def fixed(data: Any, width: int, count: int) -> Any:
 def joined(columns: Sequence[Any]) -> memoryview:
     """Records, written: the pieces of each of them one behind the other, as one buffer."""
     empty = pa.scalar(b"", pa.binary())
-    made = pc.binary_join_element_wise(*columns, empty)
-    places = memoryview(made.buffers()[1]).cast("i")
-    begin, end = places[made.offset], places[made.offset + len(made)]
-    return memoryview(made.buffers()[2]).cast("B")[begin:end] if end > begin else memoryview(b"")
+    return content(pc.binary_join_element_wise(*columns, empty))
+
+
+def content(column: Any) -> memoryview:
+    """The bytes of all values, one behind the other, as they lie there."""
+    places = memoryview(column.buffers()[1]).cast("i")
+    begin, end = places[column.offset], places[column.offset + len(column)]
+    return memoryview(column.buffers()[2]).cast("B")[begin:end] if end > begin else memoryview(b"")
 
 
 def lengths(column: Any) -> Any:

@@ -351,7 +351,7 @@ class KinTopic:
                 piece = _within(item, first, end)
                 if piece is not None:
                     yield piece
-                    first = piece.end
+                first = max(first, min(item.end, end))  # what is deleted at its end is no gap
                 if item.end >= end and not to_end:
                     return
         if first < end:
@@ -377,7 +377,7 @@ def _within(piece: Piece, first: int, end: int) -> Piece | None:
             return piece
         return piece._replace(columns=piece.columns.slice(skip, count), first=piece.first + skip)
     inside = pc.and_(pc.greater_equal(piece.offsets, first), pc.less(piece.offsets, end))
-    skip, count = pc.index(inside, True).as_py(), pc.sum(inside).as_py()
+    skip, count = pc.index(inside, True).as_py(), pc.sum(inside).as_py() or 0
     if not count:
         return None
     numbers = piece.offsets.slice(skip, count)

@@ -2,7 +2,8 @@
 
     WAL frame        frame_len u32 (without itself), type u8, flags u8, topic_id u64, seq u64,
                      ts u64 (ms), node_len u16, tag_len u16, data_len u32, node, tag, data, XXH3-64
-    segment frame    the same without type and topic_id: a segment is of one topic
+    segment frame    the same without type and topic_id: a segment is of one topic; behind the
+                     checksum a byte may follow, D5 if the record is deleted
     .idx             offset u32, len u32, ts u64, flags u8, 3 bytes; 20 bytes a record, in order
 
     <root>/wal/[shard-NN/]wal-<16 digits>.log, topics/<8 hex digits>/seg-<first seq>.data, .idx
@@ -10,10 +11,10 @@
 The checksum is over everything between frame_len and itself. In the WAL one that is wrong is where
 the log ends; in a segment it is damage. A seq begins at 1; the offset here is one less.
 
-What is read: segments, then the frames of the WAL that are in no segment. What is not: the metadata
-snapshot, and what Delete, EvictWatermark and the other control frames say, because the documents do
-not tell how their payloads are laid out. So a topic is called by the hexadecimal number of its
-directory; when a TopicCreate frame carries a plain name, as those written here do, by that.
+What is read: segments, then the frames of the WAL that are in no segment, without what was deleted:
+by the byte behind a frame of a segment, or by a control frame (topics_control). What is not: the
+metadata snapshot, of which the layout is not documented, routers and leases. So a topic is called
+by the hexadecimal number of its directory, unless the WAL still has the frame that tells its name.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ from esker.kin.family import (
     must_be_new,
     read_if_there,
 )
+from esker.kin.topics_control import Dead, deletion_of, earliest_of, encode_name, name_of
 from esker.storage.files import Files, join, replace_file
 
-APPEND, TOPIC_CREATE, TOPIC_DELETE = 1, 2, 3
+APPEND, TOPIC_CREATE, TOPIC_DELETE, DELETE, EVICT, MARK, CONFIG, HEAD = 1, 2, 3, 6, 7, 8, 9, 11
+DELETED: Final = 0xD5  # behind a frame of a segment
 TYPES: Final[dict[int, str]] = {
     1: "Append", 2: "TopicCreate", 3: "TopicDelete", 4: "RouterCreate", 5: "RouterDelete",
     6: "Delete", 7: "EvictWatermark", 8: "CheckpointMark", 9: "ConfigUpdate", 10: "Lease",
@@ -60,7 +63,6 @@ _SUM: Final = struct.Struct("<Q")
 _SEGMENT: Final = re.compile(r"seg-(\d{16})\.data")
 _LOG: Final = re.compile(r"wal-(\d{16})\.log")
 _TOPIC: Final = re.compile(r"[0-9A-F]{8,16}")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _TIME_MAX: Final = pa.scalar((1 << 63) // 1000 - 1, pa.uint64())
 
 
@@ -70,15 +72,25 @@ class Layout(NamedTuple):
     flags: int
     seq: int
     size: int  # of the fixed part
+    tail: int = 8  # the checksum, and what is behind it
 
     @property
     def least(self) -> int:
         """The smallest frame_len."""
-        return self.size - 4 + 8
+        return self.size - 4 + self.tail
 
 
 WAL: Final = Layout(5, 14, 38)
 SEGMENT: Final = Layout(4, 5, 29)
+FLAGGED: Final = SEGMENT._replace(tail=9)
+
+
+def layout_of(data: memoryview) -> Layout:
+    """Whether the frames of a segment have a byte behind them that tells if they are deleted."""
+    if len(data) < SEGMENT.size:
+        return SEGMENT
+    length, nodes, tags, datas = struct.unpack_from("<I17xHHI", data)
+    return FLAGGED if length == FLAGGED.least + nodes + tags + datas else SEGMENT
 
 
 class Frame(NamedTuple):
@@ -182,9 +194,9 @@ def _fixed(values: Any, width: int) -> Any:
     return hops.fixed(hops.packed(values, width, "<"), width, len(values))
 
 
-def _sums(data: bytes, base: int, starts: Sequence[int], end: int) -> list[int]:
+def _sums(data: bytes, base: int, starts: Sequence[int], end: int, tail: int) -> list[int]:
     """The checksums of frames that lie in `data`, which begins at `base`, up to `end`."""
-    skip, left = 4 - base, -8 - base
+    skip, left = 4 - base, -tail - base
     places = pairwise(chain(starts, (end,)))
     return [xxh3_64_intdigest(data[begin + skip : behind + left]) for begin, behind in places]
 
@@ -198,6 +210,7 @@ class Decoded(NamedTuple):
     topics: Any
     end: int
     problem: str
+    alive: Any = None  # a mask, of segment frames that tell it
 
 
 def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded | None:
@@ -220,22 +233,33 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     )
     told = pc.add(pc.add(node_len, tag_len), pc.add(data_len, layout.least))
     good, why = _until(pc.equal(told, sizes.cast(pa.int64())), "lengths that do not add up")
-    sums_at = hops.plus(begin, pc.subtract(sizes.cast(pa.int32()), 4).cast(pa.int32()))
+    sums_at = hops.plus(begin, pc.add(sizes.cast(pa.int32()), 4 - layout.tail).cast(pa.int32()))
     if good:  # what is cut below, must be where it says that it is
         behind = end if good == count else found.starts[good]
-        sums = pa.array(_sums(bytes(data[at:behind]), at, found.starts[:good], behind), pa.uint64())
+        made = _sums(bytes(data[at:behind]), at, found.starts[:good], behind, layout.tail)
+        sums = pa.array(made, pa.uint64())
         nodes_at = hops.plus(begin, layout.size)
         tags_at = hops.plus(nodes_at, node_len.cast(pa.int32()))
         bounds = [begin, nodes_at, tags_at, hops.plus(tags_at, tag_len.cast(pa.int32())), sums_at]
+        if layout.tail > 8:
+            bounds.append(hops.plus(sums_at, 8))
         body = hops.Pieces(data, at, behind, [bound.slice(0, good) for bound in bounds])
         fine, wrong = _until(pc.equal(body.numbers(4, 8, "<"), sums), "a checksum that is wrong")
         if wrong:
             good, why = fine, wrong
     if not good:
         return Decoded(_NOTHING, _NO_SEQS, None, None, at, why)
-    flags, seqs, times = (
-        head.numbers(kind, width, "<").slice(0, good) for kind, width in ((2, 1), (3, 8), (4, 8))
-    )
+    types: Any = None
+    topics: Any = None
+    alive: Any = None
+    if layout is WAL:  # between flags and seq there is a topic_id
+        wide = hops.Pieces(data, at, found.end, [hops.plus(begin, step) for step in (0, 5, 6, 14)])
+        flags, topics = wide.numbers(1, 1, "<"), wide.numbers(2, 8, "<")
+        types = head.numbers(1, 1, "<")
+    else:
+        flags = head.numbers(2, 1, "<")
+    flags = flags.slice(0, good)
+    seqs, times = (head.numbers(kind, 8, "<").slice(0, good) for kind in (3, 4))
     fits = pc.and_(pc.less_equal(seqs, hops.TOP), pc.less(times, _TIME_MAX))
     fine, wrong = _until(fits, "a number beyond all that is used")
     tags, nodes, row = _texts(body, flags, fine)
@@ -252,12 +276,12 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
         None if tags is None else tags.slice(0, good),
         None if nodes is None else nodes.slice(0, good),
     )
-    types = topics = None
-    if layout is WAL:
-        types = head.numbers(1, 1, "<").slice(0, good)
-        wide = hops.Pieces(data, at, found.end, [hops.plus(begin, step) for step in (0, 6, 14)])
-        topics = wide.numbers(1, 8, "<").slice(0, good)
-    return Decoded(columns, seqs.slice(0, good).view(pa.int64()), types, topics, end, problem)
+    if layout.tail > 8:
+        alive = pc.not_equal(body.numbers(5, 1, "<"), DELETED).slice(0, good)
+    elif layout is WAL:
+        types, topics = types.slice(0, good), topics.slice(0, good)
+    kept = seqs.slice(0, good).view(pa.int64())
+    return Decoded(columns, kept, types, topics, end, problem, alive)
 
 
 _NOTHING: Final = Columns(pa.array([], pa.binary()), pa.array([], pa.int64()))
@@ -307,6 +331,7 @@ class OfWal(NamedTuple):
 
     topic: int
     behind: int  # offsets before this one are in segments
+    dead: Dead | None = None
 
 
 class Topics(Kind):
@@ -331,10 +356,11 @@ class Topics(Kind):
             folder = join(place, folders.get(topic, ""))
             names = sorted(filter(_SEGMENT.fullmatch, files.list(folder))) if folders else []
             names = names if topic in folders else []
-            parts = [Part(join(folder, name), int(name[4:20]) - 1, False) for name in names]
+            dead = logs.dead.get(topic)
+            parts = [Part(join(folder, name), int(name[4:20]) - 1, False, dead) for name in names]
             behind = _end_of_segments(files, parts)
             for first, path in sorted(logs.firsts.get(topic, [])):
-                parts.append(Part(path, max(first, behind), False, OfWal(topic, behind)))
+                parts.append(Part(path, max(first, behind), False, OfWal(topic, behind, dead)))
             if parts:
                 parts[-1] = parts[-1]._replace(last=True)
                 found[logs.names.get(topic) or folders.get(topic) or f"{topic:08X}"] = {0: parts}
@@ -344,8 +370,9 @@ class Topics(Kind):
         if isinstance(part.extra, OfWal):
             yield from _of_wal(data, part, first)
             return
+        layout = layout_of(data)
         while at < len(data):
-            found = decode(data, at)
+            found = decode(data, at, layout)
             if found is None:
                 return
             problem, count = found.problem, len(found.seqs)
@@ -353,7 +380,9 @@ class Topics(Kind):
             good, wrong = _until(pc.equal(found.seqs, expected), "a seq that does not follow")
             if good:
                 behind = found.end if good == count else at
-                yield Piece(found.columns.slice(0, good), first, behind)
+                alive = None if found.alive is None else found.alive.slice(0, good)
+                columns, seqs = found.columns.slice(0, good), found.seqs.slice(0, good)
+                yield _living(Piece(columns, first, behind), seqs, alive, part.extra)
                 first += good
             if problem or wrong:
                 torn = problem == "torn" and not wrong and part.last
@@ -401,10 +430,11 @@ class Topics(Kind):
             if problem:
                 text = "the last frame is not whole" if problem == "torn" else problem
                 yield Flaw("torn", path, at, f"{text}: the log ends here")
-            for kind in sorted({it.type for it in found} - {APPEND, TOPIC_CREATE, TOPIC_DELETE}):
-                count = sum(it.type == kind for it in found)
+            unread = [it.type for it in found if not _is_understood(it)]
+            for kind in sorted({*unread}):
                 name = TYPES.get(kind, f"type {kind}")
-                yield Flaw("unread", path, 0, f"{count} frames of {name}: what they say is unknown")
+                text = f"{unread.count(kind)} frames of {name}: what they say is left out"
+                yield Flaw("unread", path, 0, text)
         for name in sorted(files.list(join(root, "meta"))):
             text = "a snapshot, of which the layout is not documented"
             yield Flaw("unread", join(root, "meta", name), 0, text)
@@ -440,10 +470,40 @@ def build_index(data: memoryview) -> bytes:
     return b"".join(entries)
 
 
+def _is_understood(it: Frame) -> bool:
+    """Whether a frame is a record, or says nothing about records that is left out here."""
+    match it.type:
+        case kind if kind in (TOPIC_CREATE, CONFIG):
+            return name_of(it.data) is not None
+        case kind if kind == DELETE:
+            return deletion_of(it.data) is not None
+        case kind if kind == EVICT:
+            return earliest_of(it.data) is not None
+    return it.type in (APPEND, TOPIC_DELETE, MARK, HEAD)
+
+
+def _living(piece: Piece, seqs: Any, alive: Any, dead: Dead | None) -> Piece:
+    """A piece without the records that are deleted."""
+    if dead is not None:
+        rest = dead.living(seqs, piece.columns.tags)
+        alive = rest if alive is None else pc.and_(alive, rest)
+    if alive is None or pc.all(alive).as_py():
+        return piece
+    offsets = pc.subtract(seqs.filter(alive), 1)
+    first = offsets[0].as_py() if len(offsets) else piece.first
+    columns = _filtered(piece.columns, alive)
+    return Piece(columns, first, piece.position, offsets, piece.end)
+
+
+def _filtered(columns: Columns, mask: Any) -> Columns:
+    return Columns(*(None if column is None else column.filter(mask) for column in columns))
+
+
 class _Logs(NamedTuple):
     names: dict[int, str]
     deleted: set[int]
     firsts: dict[int, list[tuple[int, str]]]  # by topic: first offset and file
+    dead: dict[int, Dead]
 
 
 def _wal_paths(files: Files, root: str) -> list[str]:
@@ -459,7 +519,7 @@ def _wal_paths(files: Files, root: str) -> list[str]:
 
 
 def _look_at_wals(files: Files, root: str) -> _Logs:
-    logs = _Logs({}, set(), {})
+    logs = _Logs({}, set(), {}, {})
     for path in _wal_paths(files, root):
         data = memoryview(read_if_there(files, path) or b"")
         at = 0
@@ -481,14 +541,20 @@ def _note(logs: _Logs, path: str, found: Decoded) -> None:
             known.append((row["seq_min"] - 1, path))
     for row in pc.indices_nonzero(pc.invert(appends)).to_pylist():
         topic, kind = found.topics[row].as_py(), found.types[row].as_py()
-        if kind == TOPIC_CREATE:
+        body = found.columns.values[row].as_py()
+        if kind in (TOPIC_CREATE, CONFIG):
             logs.deleted.discard(topic)
-            text = found.columns.values[row].as_py()
-            if len(text) < 256 and _is_text(text) and _NAME.fullmatch(text.decode()):
-                logs.names[topic] = text.decode()
+            if name := name_of(body):
+                logs.names[topic] = name
         elif kind == TOPIC_DELETE:
             logs.deleted.add(topic)
             logs.firsts.pop(topic, None)
+            logs.dead.pop(topic, None)
+        elif kind == DELETE and (deletion := deletion_of(body)):
+            logs.dead.setdefault(topic, Dead()).add(deletion)
+        elif kind == EVICT and (earliest := earliest_of(body)):
+            dead = logs.dead.setdefault(topic, Dead())
+            dead.floor = max(dead.floor, earliest)
 
 
 def _end_of_segments(files: Files, parts: list[Part]) -> int:
@@ -515,16 +581,12 @@ def _of_wal(data: memoryview, part: Part, first: int) -> Iterator[Piece]:
             if row >= 0:
                 seqs = seqs.slice(0, row)
             if len(seqs):
-                columns = Columns(
-                    *(
-                        None if column is None else column.filter(wanted).slice(0, len(seqs))
-                        for column in found.columns
-                    )
-                )
+                columns = _filtered(found.columns, wanted).slice(0, len(seqs))
                 begin, last = seqs[0].as_py() - 1, seqs[-1].as_py() - 1
                 follows = last - begin == len(seqs) - 1
                 offsets = None if follows else pc.subtract(seqs, 1)
-                yield Piece(columns, begin, found.end, offsets)
+                piece = Piece(columns, begin, found.end, offsets)
+                yield _living(piece, seqs, None, part.extra.dead)
                 first = last + 1
         if found.problem:
             return
@@ -537,7 +599,7 @@ def _name_topic(files: Files, root: str, number: int, name: str) -> None:
     make_dirs(files, folder)
     path = join(folder, f"wal-{0:016}.log")
     known = read_if_there(files, path) or b""
-    created = frame(Frame(TOPIC_CREATE, number, data=name.encode(), durable=True))
+    created = frame(Frame(TOPIC_CREATE, number, data=encode_name(name), durable=True))
     replace_file(files, path, known + created)
     replace_file(files, join(folder, "CURRENT"), f"wal-{0:016}.log\n".encode())
 

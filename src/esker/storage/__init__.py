@@ -19,7 +19,8 @@
     state.py      a shard's two-slot state page
     marks.py      which records of a shard were deleted one by one, and the file that says so
     tags.py       the index of a sealed segment's tags, made when it is first needed
-    offsets.py    a shard's mapped page of group cursors; members.py: a topic's of group members
+    shared.py     a mapped page that processes share, and its lock
+    offsets.py    a shard's page of group cursors; members.py: a topic's of group members
     counters.py   a shard's mapped counters page
 
 No thread is started here and no time is read here but through what is passed in.

@@ -7,36 +7,26 @@ member is seen at once, by whoever looks. Coming, going and clearing away the de
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from esker.errors import GroupsFull, StorageError
 from esker.format import members as fmt
 from esker.format import names
 from esker.format.members import Member
-from esker.storage.files import Files, Holder, Lock, Mutex, join
+from esker.storage.files import Files, Holder, Lock, join
+from esker.storage.shared import SharedPage
 
 
-class MembersFile:
+class MembersFile(SharedPage):
     """The members of all groups of a topic."""
 
     def __init__(self, files: Files, folder: str, guard: AbstractContextManager[Any]) -> None:
-        self.files = files
-        self.folder = folder
-        self.path = join(folder, names.MEMBERS)
-        self._guard = guard
-        self._mutex: Mutex | None = None
-        self._maps: dict[bool, Any] = {}  # by whether it can be written
-
-    @property
-    def words(self) -> Any:
-        """The page. Who maps it only to look must not take it from a thread that writes it."""
-        return self._maps.get(True, self._maps.get(False))
+        super().__init__(files, folder, names.MEMBERS, names.MEMBERS_LOCK, guard)
 
     def map(self, *, writable: bool) -> bool:
         """Have the page mapped. False if there is none, or only one of another boot."""
-        if True in self._maps or (self._maps and not writable):
+        if self.is_mapped(writable):
             return True
         boot = self.files.boot_id()
         if not writable:
@@ -58,23 +48,6 @@ class MembersFile:
                     words[at] = word
             self._maps[True] = words
         return True
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Nobody else comes or goes meanwhile."""
-        with self._guard:
-            if self._mutex is None:
-                self._mutex = self.files.mutex(join(self.folder, names.MEMBERS_LOCK))
-            self._mutex.take()
-            try:
-                yield
-            finally:
-                self._mutex.give()
-
-    def close(self) -> None:
-        mutex, self._mutex, self._maps = self._mutex, None, {}
-        if mutex is not None:
-            mutex.close()
 
     @property
     def generation(self) -> int:

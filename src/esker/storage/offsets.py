@@ -10,14 +10,15 @@ A page is made by its first group. It is never replaced and never cut while a st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from esker.errors import Corruption, FormatTooNew, GroupsFull
 from esker.format import names
 from esker.format import offsets as fmt
 from esker.format.offsets import Owner, Slot, Term
-from esker.storage.files import Files, Mutex, content_of, join, sync_file
+from esker.storage.files import Files, content_of, sync_file
+from esker.storage.shared import SharedPage
 
 ADVICE = (
     "`esker.verify(path)` shows it; `esker.repair(path)` keeps the page as evidence and frees the "
@@ -25,28 +26,22 @@ ADVICE = (
 )
 
 
-class OffsetsFile:
+class OffsetsFile(SharedPage):
     """One page."""
 
     def __init__(
         self, files: Files, folder: str, owner: Owner, guard: AbstractContextManager[Any]
     ) -> None:
-        self.files = files
-        self.folder = folder
-        self.path = join(folder, names.OFFSETS)
+        super().__init__(files, folder, names.OFFSETS, names.OFFSETS_LOCK, guard)
         self.seed = owner.seed
         self.flaw = ""  # what was wrong with the header, and is no more
         self._owner = owner
-        self._guard = guard
-        self._mutex: Mutex | None = None
-        self._writable = False
-        self.words: Any = None
 
     # ---- the page ------------------------------------------------------------------------
 
     def map(self, *, writable: bool) -> bool:
         """Have the page mapped. False if there is none, and none may be made."""
-        if self.words is not None and self._writable >= writable:
+        if self.is_mapped(writable):
             return True
         if not self._is_there() and not writable:
             return False
@@ -60,7 +55,7 @@ class OffsetsFile:
             self.flaw = "" if wrong == "no header" else wrong
             for at, word in reversed([*enumerate(fmt.encode_header(self._owner))]):
                 words[at] = word
-        self.words, self._writable = words, writable
+        self._maps[writable] = words
         return True
 
     def _is_there(self) -> bool:
@@ -75,18 +70,6 @@ class OffsetsFile:
             )  # fmt: skip
         return len(data) == fmt.PAGE_SIZE
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Nobody else makes, takes or forgets a group of this page meanwhile."""
-        with self._guard:
-            if self._mutex is None:
-                self._mutex = self.files.mutex(join(self.folder, names.OFFSETS_LOCK))
-            self._mutex.take()
-            try:
-                yield
-            finally:
-                self._mutex.give()
-
     def sync(self, *, name: bool = False) -> None:
         """Make what the page says durable; and that there is one."""
         sync_file(self.files, self.path)
@@ -96,12 +79,6 @@ class OffsetsFile:
     def is_left(self) -> bool:
         """Whether the shard is still there; its topic may have been deleted."""
         return bool(self.files.kind(self.folder))
-
-    def close(self) -> None:
-        """Let go of the lock's file. The page itself goes with its last user."""
-        mutex, self._mutex, self.words = self._mutex, None, None
-        if mutex is not None:
-            mutex.close()
 
     # ---- looking -------------------------------------------------------------------------
 

@@ -97,12 +97,15 @@ def inspect_shard(
     """Look at everything that one shard has on disk, and at what its stubs stand for.
 
     `locked`: the caller has its writer lock. `look` examines the segments, if somebody else is to
-    do it; see upkeep/dealt.py.
+    do it; see upkeep/dealt.py. Where a file vanishes meanwhile, as a writer seals it or retention
+    removes it, this begins again; sealed segments that were examined and are still there are not
+    examined twice.
     """
+    sealed: dict[names.SegmentName, Examined] = {}
     for attempt in range(ATTEMPTS):
         found = Inspection(folder, entry, number)
         try:
-            _Inspector(files, found, store, deep, locked, look, cold or Cold(files)).run()
+            _Inspector(files, found, store, deep, locked, look, cold or Cold(files), sealed).run()
         except Vanished as problem:
             if attempt + 1 == ATTEMPTS:
                 found.say("unreadable", folder, str(problem))
@@ -124,9 +127,10 @@ class _Inspector:
 
     def __init__(
         self, files: Files, found: Inspection, store: bytes | None, deep: bool, locked: bool,
-        look: Look | None, cold: Cold,
+        look: Look | None, cold: Cold, sealed: dict[names.SegmentName, Examined],
     ) -> None:  # fmt: skip
         self.look = look or self._look
+        self.sealed = sealed  # by an earlier attempt, or this one
         self.cold = cold
         self.files = files
         self.found = found
@@ -325,8 +329,10 @@ class _Inspector:
             elif following is not None:
                 header = self._header(following)
                 rows = header.previous_end - name.base if header is not None else None
+        seen = self.sealed.get(name)
         try:
-            seen = self.look(self.folder, name, limit, rows)
+            if seen is None or size_if_there(self.files, self.path(name)) != seen.size:
+                seen = self.look(self.folder, name, limit, rows)
         except StorageError as problem:
             if problem.errno == errno.ENOENT:
                 raise Vanished(str(problem)) from problem
@@ -335,6 +341,8 @@ class _Inspector:
             return None
         if seen is None:
             return None
+        if name.sealed:
+            self.sealed[name] = seen
         self.found.files += 1
         self.found.bytes += min(seen.size, seen.size if limit is None else limit)
         self.found.bytes += seen.whole_size

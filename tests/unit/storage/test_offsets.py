@@ -50,6 +50,26 @@ def acked(page: OffsetsFile, slot: Slot, cursor: int) -> None:
     page.words[cell] = fmt.encode_cell(seed, cursor - slot.term.base)
 
 
+def test_who_maps_a_page_to_look_does_not_take_it_from_who_writes(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page_of(files).close()
+    page = OffsetsFile(files, FOLDER, OWNER, threading.Lock())
+    real = files.page
+
+    def meanwhile(path: str, size: int, *, writable: bool) -> Any:
+        made = real(path, size, writable=writable)
+        if not writable:
+            page.map(writable=True)  # by another thread
+        return made
+
+    monkeypatch.setattr(files, "page", meanwhile)
+    assert page.map(writable=False)
+    assert page.is_mapped(writable=True)
+    with page.alone():
+        assert page.make("a", 5).cursor == 5
+
+
 def test_there_is_no_page_before_the_first_group(files: Files) -> None:
     page = OffsetsFile(files, FOLDER, OWNER, nullcontext())
     assert not page.map(writable=False)
