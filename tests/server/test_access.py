@@ -44,7 +44,7 @@ def needed(route: Route) -> set[Scope]:
 
 
 # What a key for some topics needs besides: these tell of all of them.
-OF_ALL: dict[str, set[Scope]] = {"/metrics": {"admin"}}
+OF_ALL: dict[str, set[Scope]] = {"/metrics": {"admin"}, "/v1/store": {"admin"}}
 
 
 def bad_keys(keys: Keys) -> dict[str, dict[str, str]]:

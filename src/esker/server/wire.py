@@ -21,6 +21,7 @@ Shard = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=0, le=86_400 * 365)]
 Position = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=1_024)]
+Where = Annotated[str, Meta(min_length=1, max_length=4_096)]
 
 
 class Given(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -168,6 +169,7 @@ class ReadQuery(Given):
     gaps: Literal["tell", "raise"] = "tell"
     consistency: Literal["eventual", "strong"] = "eventual"
     epoch: int | None = None
+    where: Where | None = None
 
 
 class Page(Struct):
