@@ -62,7 +62,7 @@ export function Chart({ series, names, unit, label, height = 150, turn }) {
         padding: [8, 6, 0, 0],
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.15] } },
         axes: [
-          { ...axis, space: 90, size: 24, values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) },
+          { ...axis, space: 90, size: 24, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300], values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) },
           { ...axis, space: 34, size: 56, values: (_, ticks) => ticks.map(unit) },
         ],
         series: [
@@ -96,7 +96,7 @@ export function Chart({ series, names, unit, label, height = 150, turn }) {
     <figure class="chart">
       <div ref=${place} role="img" aria-label=${`${label}. ${told}`} data-points=${series.times.length} data-turn=${turn}></div>
       ${names.length > 1 &&
-      html`<figcaption>${names.map((name, at) => html`<span class=${"key line-" + ((at % COLOURS.length) + 1)}>${name}</span>`)}</figcaption>`}
+      html`<figcaption>${names.map((name, at) => html`<span class=${"legend-key line-" + ((at % COLOURS.length) + 1)}>${name}</span>`)}</figcaption>`}
     </figure>`;
 }
 

@@ -52,7 +52,7 @@ export function Overview() {
     ${data && html`
       <div class="tiles">
         <${Tile} label="Appended" value=${rate(series.last("\0all"))} note="records a second" />
-        <${Tile} label="Topics" value=${count(data.total)} note=${one(data.topics.filter((each) => each.queue).length, "queue") + " among those listed"} />
+        <${Tile} label="Topics" value=${count(data.total)} note=${one(data.topics.filter((each) => each.queue).length, "queue")} />
         <${Tile} label="Records" value=${short(data.topics.reduce((sum, each) => sum + each.count, 0))} note=${bytes(data.topics.reduce((sum, each) => sum + each.bytes, 0))} />
         ${server && html`
           <${Tile} label="Pressure" value=${Math.round(server.pressure * 100) + " %"} note=${"step " + server.rung + " of 4"} tone=${server.rung > 2 ? "bad" : server.rung ? "warn" : ""} />

@@ -323,7 +323,8 @@ function Rows({ list, topic, state, open, onOpen, onFilter, onJump }) {
     if (mode === "live" && stick.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [rows, mode]);
   useLayoutEffect(() => {
-    if (box.current && moved.by) box.current.scrollTop += moved.by * HEIGHT;
+    const first = box.current && box.current.querySelector(".row");
+    if (first && moved.by) box.current.scrollTop += moved.by * first.offsetHeight;
   }, [moved]);
   useLayoutEffect(() => {
     if (mode === "looking" && box.current) box.current.scrollTop = 0;
