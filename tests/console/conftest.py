@@ -1,9 +1,9 @@
 """The console in a real Chromium: one browser for each worker, a fresh context for each test.
 
-Where there is no Chromium these tests are skipped, and say so; `make browser` installs it on Debian.
-What a test saw is kept as a picture in tests/console/shots (git ignores it): `make test` leaves them
-for whoever wants to look. A page that writes an error to its console, breaks its own policy, or asks
-another host for anything fails the test that opened it.
+Where there is no Chromium these tests are skipped, and say so; `make browser` installs it on
+Debian. What a test saw is kept as a picture in tests/console/shots (git ignores it), for whoever
+wants to look. A page that writes an error to its console, breaks its own policy, or asks another
+host for anything fails the test that opened it.
 """
 
 from __future__ import annotations

@@ -25,9 +25,8 @@ def test_the_page_says_what_a_browser_may_do_with_it(client: Client) -> None:
     page = client.get("/")
     assert page.status == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
-    policy = dict(
-        part.strip().partition(" ")[::2] for part in page.headers["content-security-policy"].split(";")
-    )  # fmt: skip
+    parts = page.headers["content-security-policy"].split(";")
+    policy = dict(part.strip().partition(" ")[::2] for part in parts)
     assert policy["default-src"] == "'self'"
     assert re.fullmatch(r"'self' 'sha256-[A-Za-z0-9+/]{43}='", policy["script-src"])
     assert policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == "'none'"

@@ -1,4 +1,4 @@
-"""What the console loads: its own files and the vendored ones, as they were published, from here."""
+"""What the console loads: its own files, and others' as they were published, all from here."""
 
 from __future__ import annotations
 

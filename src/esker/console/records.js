@@ -329,6 +329,11 @@ function Rows({ list, topic, state, open, onOpen, onFilter, onJump }) {
   useLayoutEffect(() => {
     if (mode === "looking" && box.current) box.current.scrollTop = 0;
   }, [mode]);
+  useEffect(() => {
+    // what does not fill the box cannot be scrolled: more is read without being asked
+    const at = box.current;
+    if (mode === "looking" && rows.length && at.scrollHeight <= at.clientHeight && list.next < list.end) list.later();
+  }, [rows, mode]);
   function scrolled() {
     const at = box.current;
     const below = at.scrollHeight - at.scrollTop - at.clientHeight;
