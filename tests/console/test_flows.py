@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+import esker
 from esker.server.keyfile import new
 from esker.server.run import serving
 from esker.server.settings import Settings
@@ -19,6 +21,9 @@ from tests.console.conftest import House, Visit
 Open = Callable[..., Visit]
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 expect.set_options(timeout=30_000)
+
+
+CHANGE = "it => {{ it.value = {}; it.dispatchEvent(new Event('change', {{bubbles: true}})) }}"
 
 
 def rows(page: Any) -> Any:
@@ -97,10 +102,35 @@ def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, vis
     page.reload()
     expect(rows(page).first).to_have_attribute("data-row", "0-3600")
     scrub = page.get_by_label("Place in the shard")
-    scrub.evaluate(
-        "it => { it.value = 1234; it.dispatchEvent(new Event('change', {bubbles: true})) }"
-    )
+    scrub.evaluate(CHANGE.format(1234))
     expect(rows(page).first).to_have_attribute("data-row", "0-1234")
+
+
+def test_ten_million_records_are_a_few_hundred_to_the_page(fast: str, visit: Open) -> None:
+    with esker.open(f"{fast}/data") as store:
+        for n in range(10):
+            numbers = pa.arange(n * 1_000_000, (n + 1) * 1_000_000)
+            store["big"].append_arrow(
+                pa.table({"value": numbers.cast(pa.string()).cast(pa.binary())})
+            )
+    with serving(f"{fast}/data", Settings(port=0)) as server:
+        page = visit(server.url).go("topics/big")
+        expect(page.get_by_text("9999999", exact=True)).to_have_count(2)  # its offset and its value
+        expect(page.locator(".facts")).to_contain_text("10,000,000 records")
+        seek = page.get_by_label("Seek to an offset or a time")
+        seek.fill("7654321")
+        seek.press("Enter")
+        expect(rows(page).first).to_have_attribute("data-row", "0-7654321")
+        box = page.get_by_role("list", name="Records")
+        scrolled_to(page, box, "box.scrollHeight", "0-7655000")
+        scrub = page.get_by_label("Place in the shard")
+        scrub.evaluate(CHANGE.format(3_000_000))
+        expect(rows(page).first).to_have_attribute("data-row", "0-3000000")
+        assert rows(page).count() <= 600
+        loaded = page.evaluate(
+            "performance.getEntriesByType('resource').reduce((sum, e) => sum + e.transferSize, 0)"
+        )
+        assert 0 < loaded < 3_000_000
 
 
 def test_a_filter_is_applied_to_what_is_there_and_to_what_comes(house: House, visit: Open) -> None:

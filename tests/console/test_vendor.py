@@ -42,6 +42,18 @@ def test_nothing_else_lies_in_the_console() -> None:
     assert here == {*OWN, "__init__.py"}
 
 
+def test_the_wheel_has_all_of_it() -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    root = str(Path(__file__).resolve().parents[2])
+    packed = {each.distribution_path for each in WheelBuilder(root).recurse_included_files()}
+    licences = {each["licence_file"] for each in TOLD}
+    wanted = {f"esker/console/{name}" for name in OWN}
+    wanted |= {f"esker/console/vendor/{name}" for name in (*VENDORED, *licences, "VENDOR.toml")}
+    assert wanted - packed == set()
+    assert not [path for path in packed if "shots" in path]
+
+
 @pytest.mark.parametrize("name", [*OWN, *VENDORED])
 def test_no_file_loads_anything_from_elsewhere(name: str) -> None:
     found = asset(name)

@@ -4,7 +4,9 @@ import { useEffect, useRef } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { html } from "./ui.js";
 
-const KEEP = 180; // points
+const KEEP = 300; // points
+const SPAN = 60; // seconds that a chart shows at the least
+const BREAK = 8; // seconds without a point after which a line does not go on
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"];
 export const theme = signal(0); // counts up when colours have changed
 
@@ -25,12 +27,16 @@ export class Series {
   }
 
   add(time, values) {
+    if (this.times.length && time - this.times[this.times.length - 1] > BREAK) {
+      this.times.push(time - 1);
+      for (const line of this.lines.values()) line.push(null);
+    }
     this.times.push(time);
     for (const name of Object.keys(values)) {
       if (!this.lines.has(name)) this.lines.set(name, new Array(this.times.length - 1).fill(null));
     }
     for (const [name, line] of this.lines) line.push(name in values ? values[name] : null);
-    if (this.times.length > KEEP) {
+    while (this.times.length > KEEP) {
       this.times.shift();
       for (const [name, line] of this.lines) {
         line.shift();
@@ -60,7 +66,7 @@ export function Chart({ series, names, unit, label, height = 150, turn }) {
         legend: { show: false },
         cursor: { y: false, points: { size: 5 } },
         padding: [8, 6, 0, 0],
-        scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.15] } },
+        scales: { x: { time: true, range: (_, low, high) => [Math.min(low, high - SPAN), high] }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.15] } },
         axes: [
           { ...axis, space: 90, size: 24, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300], values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) },
           { ...axis, space: 34, size: 56, values: (_, ticks) => ticks.map(unit) },

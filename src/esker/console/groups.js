@@ -8,11 +8,14 @@ import { Badge, Empty, Problem, Tile, attempt, count, lasting, one, short, sure,
 const SHOWN = 6;
 const page = (each) => `#/groups/${encodeURIComponent(each.topic)}/${encodeURIComponent(each.group)}`;
 
+const fresh = () => ({ records: new Series(), seconds: new Series(), seen: null, turn: 0 });
+const all = fresh(); // stays while other pages are looked at
+
 // Lag over time: in records and in seconds.
-function useLag() {
-  const kept = useRef({ records: new Series(), seconds: new Series(), seen: null, turn: 0 });
+function useLag(shared) {
+  const own = useRef(null);
   return (data, groups) => {
-    const state = kept.current;
+    const state = shared || (own.current ||= fresh());
     if (!data || data === state.seen) return state;
     state.seen = data;
     state.turn += 1;
@@ -34,8 +37,8 @@ export function Groups() {
   const { data, problem } = usePoll((abort) => get("/v1/groups", {}, abort), 1000, []);
   const groups = data ? [...data.groups].sort((a, b) => b.records - a.records) : [];
   const first = groups.slice(0, SHOWN);
-  const state = useLag()(data, first);
-  const names = [...state.records.lines.keys()].slice(0, SHOWN);
+  const state = useLag(all)(data, first);
+  const names = first.map((each) => `${each.topic} · ${each.group}`);
   return html`
     <div class="head"><h1>Groups</h1>${data && html`<span class="facts"><span>${one(groups.length, "group")}</span></span>`}</div>
     <${Problem} problem=${problem} />

@@ -7,11 +7,13 @@ import { Badge, Empty, Problem, Tile, ago, attempt, bytes, count, lasting, one, 
 
 const EVERY = 1000;
 
+const all = { series: new Series(), before: null, turn: 0 }; // stays while other pages are looked at
+
 // Rates come from two looks at numbers that only grow.
-export function useRates() {
-  const kept = useRef({ series: new Series(), before: null, turn: 0 });
+export function useRates(shared) {
+  const own = useRef(null);
   return (data) => {
-    const state = kept.current;
+    const state = shared || (own.current ||= { series: new Series(), before: null, turn: 0 });
     if (!data || (state.before && data.now === state.before.now)) return state;
     const before = state.before;
     state.before = data;
@@ -20,15 +22,15 @@ export function useRates() {
     const seconds = (data.now - before.now) / 1e6;
     const was = new Map(before.topics.map((each) => [each.topic, each]));
     const found = {};
-    let all = 0;
+    let sum = 0;
     for (const each of data.topics) {
       const known = was.get(each.topic);
       if (!known) continue;
       found[each.topic] = Math.max(0, each.appended - known.appended) / seconds;
-      all += found[each.topic];
+      sum += found[each.topic];
     }
     const server = data.server && before.server ? { "\0delivered": Math.max(0, data.server.delivered - before.server.delivered) / seconds } : {};
-    state.series.add(data.now / 1e6, { ...found, "\0all": all, ...server });
+    state.series.add(data.now / 1e6, { ...found, "\0all": sum, ...server });
     return state;
   };
 }
@@ -37,7 +39,7 @@ export function Overview() {
   const [prefix, setPrefix] = useState("");
   const [limit, setLimit] = useState(100);
   const { data, problem, again } = usePoll((abort) => get("/v1/overview", { prefix, limit }, abort), EVERY, [prefix, limit]);
-  const { series, turn } = useRates()(data);
+  const { series, turn } = useRates(all)(data);
   const chart = new Series();
   chart.times = series.times;
   for (const [name, from] of [["appended", "\0all"], ["delivered", "\0delivered"]]) if (series.lines.has(from)) chart.lines.set(name, series.lines.get(from));

@@ -94,12 +94,12 @@ export function Queue({ name }) {
 const Column = ({ title, total, jobs, note, more, top, tone, children }) => html`
   <section class=${"column " + (tone && total ? tone : "")} aria-label=${title}>
     <h2>${title} <b>${count(total)}</b></h2><p class="fine">${note}</p>${top}
-    ${jobs.map((each) => html`
+    <div class="jobs">${jobs.map((each) => html`
       <article key=${each.shard + "-" + each.offset} class="job">
         <div class="meta"><span>#${each.offset}${each.shard ? ` of shard ${each.shard}` : ""}</span>${keyOf(each) != null && html`<span class="user">${keyOf(each)}</span>`}${more && more(each)}</div>
         <div class="text user">${preview(each, 160)}</div>
         <div class="acts">${children(each)}</div>
-      </article>`)}
+      </article>`)}</div>
     ${total > jobs.length && html`<p class="fine">and ${count(total - jobs.length)} more</p>`}
   </section>`;
 

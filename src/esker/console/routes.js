@@ -1,16 +1,14 @@
 // Routes: what goes from topic to topic, and how far behind it is.
 
-import { useRef } from "preact/hooks";
 import { get, may, of, post } from "./api.js";
 import { Chart, Series } from "./charts.js";
 import { Badge, Empty, Problem, attempt, count, lasting, one, short, sure, usePoll, html } from "./ui.js";
 
+const state = { series: new Series(), seen: null, turn: 0 }; // stays while other pages are looked at
 const TONES = { running: "good", waiting: "soft", paused: "warn", stopped: "bad" };
 
 export function Routes() {
   const { data, problem, again } = usePoll((abort) => get("/v1/routes", {}, abort), 1000, []);
-  const kept = useRef({ series: new Series(), seen: null, turn: 0 });
-  const state = kept.current;
   if (data && data !== state.seen) {
     state.seen = data;
     state.turn += 1;

@@ -1,17 +1,15 @@
 // The store: is it well, what does it do, what did recovery find.
 
-import { useRef } from "preact/hooks";
 import { get } from "./api.js";
 import { Chart, Series } from "./charts.js";
 import { Badge, Empty, Problem, Tile, bytes, count, lasting, moment, one, usePoll, html } from "./ui.js";
 
+const state = { series: new Series(), seen: null, turn: 0 }; // stays while other pages are looked at
 const RUNGS = ["delivers as it comes", "coalesces", "widens commits", "defers", "refuses appends"];
 const percent = (part) => `${Math.round(part * 100)} %`;
 
 export function Store() {
   const { data, problem } = usePoll((abort) => get("/v1/store", {}, abort), 1500, []);
-  const kept = useRef({ series: new Series(), seen: null, turn: 0 });
-  const state = kept.current;
   if (data && data !== state.seen) {
     state.seen = data;
     state.turn += 1;
