@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import base64
 import csv
+import http.client
 import io
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import pyarrow as pa
 import pytest
 
+import esker
+from esker.server import codec
+from esker.server.keyfile import new, revoke
 from esker.server.run import serving
 from esker.server.settings import Settings
 from tests.console.conftest import House
@@ -143,8 +149,6 @@ def test_a_stream_gives_what_a_filter_wants(house: House) -> None:
 
 
 def _query(**fields: str) -> str:
-    from urllib.parse import urlencode
-
     return urlencode(fields)
 
 
@@ -240,6 +244,68 @@ def test_an_export_tells_what_is_missing_where_it_is_missing(house: House, kind:
         assert batch.batch.num_rows == 0
         told = msgspec.json.decode(batch.custom_metadata[b"esker.gap"])
         assert told["last"] == first - 1
+
+
+def big(folder: Path) -> None:
+    with esker.open(folder / "data") as store:
+        store["big"].append_arrow(pa.table({"value": pa.array([b"x" * 200] * 200_000)}))
+
+
+def test_an_export_whose_key_ends_is_cut_off_and_does_not_seem_whole(tmp_path: Path) -> None:
+    big(tmp_path)
+    keys = str(tmp_path / "keys")
+    made, key = new(keys, ["read"])
+    with serving(tmp_path / "data", Settings(port=0, keys=keys)) as server:
+        where = urlsplit(server.url)
+        wire = http.client.HTTPConnection(where.hostname or "", where.port, timeout=30)
+        wire.request("GET", "/v1/topics/big/export", headers={"Authorization": f"Bearer {key}"})
+        answer = wire.getresponse()
+        assert answer.read(1_000)
+        revoke(keys, made.id)
+        other, deadline = Client(server), time.monotonic() + 30
+        while other.get("/v1/access", Authorization=f"Bearer {key}").status == 200:
+            assert time.monotonic() < deadline
+        other.close()
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            answer.read()
+        wire.close()
+
+
+def test_nothing_more_is_read_for_a_client_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big(tmp_path)
+    made: list[int] = []
+    lines_out = codec.lines_out
+
+    def counted(records: Any) -> bytes:
+        made.append(len(records))
+        return lines_out(records)
+
+    monkeypatch.setattr(codec, "lines_out", counted)
+    with serving(tmp_path / "data", Settings(port=0)) as server:
+        where = urlsplit(server.url)
+        wire = http.client.HTTPConnection(where.hostname or "", where.port, timeout=30)
+        wire.request("GET", "/v1/topics/big/export")
+        wire.getresponse().read(1_000)
+        wire.close()
+        deadline = time.monotonic() + 30
+        while server.app.under_way and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not server.app.under_way
+    assert 0 < sum(made) < 200_000
+
+
+def test_a_socket_takes_a_filter_too(house: House) -> None:
+    from websockets.sync.client import connect
+
+    house.append("t", {"value": {"n": 1}}, {"value": {"n": 2}})
+    with connect(house.url.replace("http", "ws") + "/v1/ws") as socket:
+        asked = {"op": "subscribe", "topic": "t", "start": "earliest", "where": "json.n == 2"}
+        socket.send(msgspec.json.encode(asked).decode())
+        while (told := msgspec.json.decode(socket.recv(30)))["op"] != "record":
+            pass
+    assert [each["offset"] for each in told["records"]] == [1]
 
 
 # ---- leases ----------------------------------------------------------------------------------

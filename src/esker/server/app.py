@@ -34,7 +34,7 @@ from esker.options import topic_name
 from esker.server import faults, socket, watch
 from esker.server.audit import Audit
 from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded
-from esker.server.codec import JSON
+from esker.server.codec import EVENTS, JSON
 from esker.server.exposure import check_place, for_pages
 from esker.server.faults import Fault
 from esker.server.gate import Ended, Gate, claimed, ticket_in
@@ -121,6 +121,8 @@ class App:
         except Ended:
             if reply is not None:
                 # a stream ends here, and who comes back is told why
+                if reply.media != EVENTS:
+                    raise asyncio.CancelledError from None  # cut off, for it must not seem whole
                 if reply.stream is not None or reply.serve is not None:
                     await send({"type": "http.response.body", "body": b""})
             else:

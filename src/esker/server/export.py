@@ -7,11 +7,13 @@ with a ticket, without a key in a URL.
 
 What is missing in between is told where it is missing: in NDJSON as a line `{"gap": ...}`, in CSV
 in a column `gap`, in Arrow as an empty batch whose metadata `esker.gap` says it. What cannot be
-read at all ends the transfer before its end, which every client notices.
+read at all, and a key that ends, cut the transfer off before its end, which a client of HTTP/1.1
+notices. When the client goes away, nothing more is read for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -66,14 +68,17 @@ async def export(call: Call) -> Reply:
 
 async def _told(call: Call, first: bytes | None, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     piece = first
-    while piece is not None:
-        if piece:
-            yield piece
-        try:
+    gone = asyncio.ensure_future(call.gone())
+    try:
+        while piece is not None and not gone.done():
+            if piece:
+                yield piece
             piece = await call.app.run(lambda _: next(pieces, None))
-        except EskerError as problem:
-            LOG.warning("request %s: an export ends early: %s", call.request, problem)
-            raise
+    except EskerError as problem:
+        LOG.warning("request %s: an export ends early: %s", call.request, problem)
+        raise
+    finally:
+        gone.cancel()
 
 
 def _steps(store: Store, name: str, query: wire.ExportQuery) -> Iterator[Batch | Gap]:
