@@ -4,6 +4,7 @@
 # make test     check, then the whole suite: less than half an hour on two cores
 # make test-fast  a small part of the states that the suites explore, no mutants, no Spark: for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
+# make browser  a Chromium for tests of the console, if there is none (Debian, as root); test does so itself
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
 # make bench-spark  compare with Parquet and text in Spark
 # make bench-server  compare the server with NATS JetStream and Redis Streams
@@ -33,7 +34,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test test-fast torture bench bench-spark bench-server lock clean
+.PHONY: help setup browser demo check test test-fast torture bench bench-spark bench-server lock clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -71,7 +72,18 @@ check: setup
 	@echo "check: architecture"
 	@$(BIN)/python -m pytest -q --no-header tests/test_tidy.py
 
-test: check
+# Tests of the console need a Chromium. Where it can be had without asking, it is.
+browser:
+	@[ -z "$$ESKER_CHROMIUM" ] || exit 0; \
+	for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do \
+		! command -v $$name >/dev/null || exit 0; done; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "browser: installing Debian's chromium, for tests of the console"; \
+			{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
+				>/dev/null 2>&1 || echo "browser: it could not be installed; tests of the console are skipped" >&2; \
+		else echo "browser: no Chromium here; tests of the console are skipped" >&2; fi
+
+test: check browser
 	@echo "test: the suite, on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -q --no-header -n $(WORKERS) $(TESTS)
 

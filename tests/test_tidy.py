@@ -27,8 +27,8 @@ LINES_MAX_AROUND = 1_120  # a file of tests is a list, and is read by searching
 
 LAYERS = (
     {"cli"},
-    {"server", "spark", "console"},
-    {"aio"},
+    {"server", "spark"},
+    {"aio", "console"},
     {"client"},
     {"routes", "scheduler"},
     {"groups", "queues", "upkeep", "kin"},

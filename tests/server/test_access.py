@@ -44,7 +44,7 @@ def needed(route: Route) -> set[Scope]:
 
 
 # What a key for some topics needs besides: these tell of all of them.
-OF_ALL: dict[str, set[Scope]] = {"/metrics": {"admin"}}
+OF_ALL: dict[str, set[Scope]] = {"/metrics": {"admin"}, "/v1/store": {"admin"}}
 
 
 def bad_keys(keys: Keys) -> dict[str, dict[str, str]]:
@@ -197,7 +197,7 @@ def test_a_websocket_opens_with_a_good_key_where_there_is_one_and_ends_with_it(
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda r: f"{r.method} {r.path}")
 def test_the_table_says_for_every_route_who_may_and_where_names_stand(route: Route) -> None:
-    public = {"/healthz", "/readyz", "/openapi.json"}
+    public = {"/healthz", "/readyz", "/openapi.json", "/", "/console/{file}"}
     assert (route.scope is None) == (route.path in public)
     in_path = {place.field for place in route.names if place.where == "path"}
     assert "{topic}" not in route.path or "topic" in in_path

@@ -40,4 +40,7 @@ disk.
     stream.py     one client of a stream, and how much may wait for it
     frames.py     records as events and messages; cursor.py, places in one word
     metrics.py    how it goes, for Prometheus
+    page.py       the console for browsers; looks.py, what it shows of a store as a whole;
+      export.py, a topic as a file; leased.py, jobs that others hold; wire_looks.py, their bodies
+    sifting.py    which records of a batch are wanted
 """

@@ -34,7 +34,7 @@ from esker.options import topic_name
 from esker.server import faults, socket, watch
 from esker.server.audit import Audit
 from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded
-from esker.server.codec import JSON
+from esker.server.codec import EVENTS, JSON
 from esker.server.exposure import check_place, for_pages
 from esker.server.faults import Fault
 from esker.server.gate import Ended, Gate, claimed, ticket_in
@@ -121,6 +121,8 @@ class App:
         except Ended:
             if reply is not None:
                 # a stream ends here, and who comes back is told why
+                if reply.media != EVENTS:
+                    raise asyncio.CancelledError from None  # cut off, for it must not seem whole
                 if reply.stream is not None or reply.serve is not None:
                     await send({"type": "http.response.body", "body": b""})
             else:
@@ -227,7 +229,7 @@ class App:
         leaving `inside` raises `Ended`.
         """
         headers = _headers(scope)
-        self._check_place(headers)
+        self._check_place(headers, page=_raw_path(scope) == b"/")
         route, given = self._route(scope)
         query, ticket = scope["query_string"], None
         if route.streams:
@@ -328,9 +330,9 @@ class App:
             )
         return route, params(route, given)
 
-    def _check_place(self, headers: Mapping[str, str]) -> None:
+    def _check_place(self, headers: Mapping[str, str], *, page: bool = False) -> None:
         """A web page must not reach a server of this machine under a name of its own."""
-        check_place(headers, self.settings)
+        check_place(headers, self.settings, page=page)
 
     def _principal(
         self, headers: Mapping[str, str], route: Route | None = None, ticket: str | None = None
@@ -339,11 +341,14 @@ class App:
         probe = self.settings.probe_auth and route is not None and route.path in _PROBES
         if route is not None and route.scope is None and not probe:
             return self.gate.anybody
-        return self.gate.who(headers, ticket)
+        who = self.gate.who(headers, ticket)
+        return who.narrowed(("read",)) if self.settings.read_only else who
 
     def _check_scope(self, call: Call, either: tuple[Scope, ...]) -> None:
         scope = call.route.scope
         if scope is not None and not any(map(call.principal.may, either or (scope,))):
+            if self.settings.read_only and scope != "read":
+                raise Fault("read_only", "this server changes nothing: it is read-only")
             raise Fault("forbidden", f"the key lacks the scope {scope!r}")
 
     def _check(self, call: Call, where: tuple[str, ...]) -> None:
@@ -424,13 +429,16 @@ _ONCE: Final = {
 
 def _segments(scope: dict[str, Any]) -> list[str] | None:
     """The segments of the path, each decoded once; None if one of them is no text."""
-    raw = scope.get("raw_path") or scope["path"].encode()
-    path = raw.partition(b"?")[0]
     try:
-        found = [unquote_to_bytes(part).decode() for part in path.split(b"/")]
+        found = [unquote_to_bytes(part).decode() for part in _raw_path(scope).split(b"/")]
     except UnicodeDecodeError:
         return None
     return found[1:] if found and not found[0] else None
+
+
+def _raw_path(scope: dict[str, Any]) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.partition(b"?")[0]
 
 
 def _query(route: Route, text: bytes) -> Any:

@@ -8,7 +8,8 @@ A page in a browser can make its owner's browser call a server of this machine. 
 out: the name under which the server was called must be one of its own (a page may give its own name
 the address 127.0.0.1, but not another name), the origin of a page must be the server's own or one
 that was allowed, and the browser's own word for a call that comes from another site is believed.
-`check_place` is the same for HTTP and for the handshake of a WebSocket.
+`check_place` is the same for HTTP and for the handshake of a WebSocket. One thing others may do:
+link to the console. Its page is the same for everybody, and no page can have it in a frame.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from esker.server.settings import Settings
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _OWN: Final = ("same-origin", "none")  # "none": somebody typed the address
+# What a browser says when somebody follows a link, and the whole window goes there.
+_FOLLOWED: Final = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 
 
 def is_loopback(host: str) -> bool:
@@ -69,8 +72,11 @@ def own_names(host: str, hosts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name.lower() for name in (*LOOPBACK, *hosts, own) if name)
 
 
-def check_place(headers: Mapping[str, str], settings: Settings) -> None:
-    """Refuse a call that was meant for another server, or that a foreign page makes."""
+def check_place(headers: Mapping[str, str], settings: Settings, *, page: bool = False) -> None:
+    """Refuse a call that was meant for another server, or that a foreign page makes.
+
+    `page`: it is for the console's page, which a link of another site may lead to.
+    """
     host = headers.get("host", "")
     found = _HOST.fullmatch(host)
     if found is None or found[1].lower() not in own_names(settings.host, settings.hosts):
@@ -82,7 +88,8 @@ def check_place(headers: Mapping[str, str], settings: Settings) -> None:
         schemes = ("https",) if settings.tls_cert else ("http", "https")
         if origin.lower() not in [f"{scheme}://{host.lower()}" for scheme in schemes]:
             raise Fault("forbidden", "pages of this origin may not call this server")
-    if headers.get("sec-fetch-site", "none").lower() not in _OWN:
+    followed = page and origin is None and all(headers.get(n) == v for n, v in _FOLLOWED.items())
+    if headers.get("sec-fetch-site", "none").lower() not in _OWN and not followed:
         raise Fault("forbidden", "pages of other sites may not call this server")
 
 

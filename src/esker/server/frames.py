@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 from esker.engine.batch import Batch
 from esker.engine.reader import NO_OFFSETS, end_of, read_batches
 from esker.engine.topic import Topic
-from esker.format.columns import Columns
 from esker.records import Gap
 from esker.server import codec, cursor
 from esker.server.codec import RecordOut, Values
+from esker.server.sifting import filter_of, kept, matching
 
 Form = Literal["sse", "json", "arrow"]
 FRAME_RECORDS: Final = 256
@@ -47,6 +47,7 @@ class Lens(NamedTuple):
     skip_node: str | None = None
     tag: str | None = None
     tag_prefix: str | None = None
+    where: str | None = None
 
     def seen(self, batch: Batch) -> Batch:
         """The batch without the records that are not asked for."""
@@ -62,16 +63,9 @@ class Lens(NamedTuple):
                 )
             mask = pc.fill_null(how(columns.tags, wanted), False)
             keep = mask if keep is None else pc.and_(keep, mask)
-        if keep is None or pc.all(keep).as_py():
-            return batch
-        left = Columns(
-            *(
-                column if column is None or isinstance(column, int) else column.filter(keep)
-                for column in columns
-            )
-        )
-        offsets = batch.offsets.filter(keep)
-        return Batch(batch.shard, batch.begin, left, offsets, batch.next_offset)
+        if keep is not None and not pc.all(keep).as_py():
+            batch = kept(batch, keep)
+        return matching(batch, filter_of(self.where))
 
 
 class Frame(NamedTuple):

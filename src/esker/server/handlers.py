@@ -6,9 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from esker.server import (
     access,
+    export,
     groups,
+    leased,
+    looks,
     metrics,
     otlp,
+    page,
     places,
     probes,
     queues,
@@ -29,6 +33,7 @@ ROOMS = {
     "groups": groups, "queues": queues, "work": work, "routes": routing, "stages": stages,
     "otlp": otlp, "places": places,
     "watch": watch, "socket": socket, "metrics": metrics,
+    "page": page, "looks": looks, "export": export, "leased": leased,
 }  # fmt: skip
 
 

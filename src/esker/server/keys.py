@@ -131,12 +131,13 @@ class Principal:
             and any(covers(prefix, name) for prefix in self.prefixes)
         )
 
-    def narrowed(self, scopes: Iterable[Scope], topics: Iterable[str]) -> Principal:
+    def narrowed(self, scopes: Iterable[Scope], topics: Iterable[str] | None = None) -> Principal:
         """The same somebody, who may do less."""
         prefixes = (ALL,) if self.everywhere else self.prefixes
         return Principal(
             self.id, self.scopes.intersection(scopes), prefixes,
-            account=self.account, topics=frozenset(topics),
+            account=self.account,
+            topics=self.topics if topics is None else frozenset(topics),
         )  # fmt: skip
 
     def __repr__(self) -> str:

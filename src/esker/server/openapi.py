@@ -70,8 +70,13 @@ CODES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "records.read": (
         "topic_not_found", "invalid_position", "invalid_option", "gap", "offset_out_of_range",
-        "corruption", "cold_unavailable",
+        "corruption", "cold_unavailable", "invalid_filter",
     ),
+    "export.export": (
+        "topic_not_found", "invalid_position", "invalid_option", "invalid_filter", "corruption",
+        "cold_unavailable",
+    ),
+    "looks.segments": ("topic_not_found", "invalid_option"),
     "records.delete": ("topic_not_found", "invalid_position", "writer_busy"),
 }  # fmt: skip
 # Headers that a request may have.
@@ -82,7 +87,10 @@ HEADERS: Final[dict[str, dict[str, str]]] = {
         "Esker-Tag": "its tag",
         "Esker-Node": "the node that it comes from",
     },
-    "records.read": {"If-None-Match": "the ETag of a page that is there already"},
+    **{
+        handler: {"If-None-Match": "the ETag of what is there already"}
+        for handler in ("records.read", "page.page", "page.file")
+    },
 }
 # Statuses without an error, besides 200.
 STATUSES: Final[dict[str, dict[str, str]]] = {
@@ -93,7 +101,10 @@ STATUSES: Final[dict[str, dict[str, str]]] = {
             "access.ticket", "watch.make",
         )
     },
-    "records.read": {"304": "it is as it was"},
+    **{
+        handler: {"304": "it is as it was"}
+        for handler in ("records.read", "page.page", "page.file")
+    },
 }  # fmt: skip
 EXAMPLES: Final[dict[str, Any]] = {
     "Records": {"records": [{"value": "hello", "key": "user-7", "tag": "greeting"}]},
@@ -227,7 +238,7 @@ def _responses(route: Route, known: Known) -> dict[str, Any]:
 
 def _success(route: Route, known: Known) -> dict[str, Any]:
     told: dict[str, Any] = {"description": route.says, "headers": _ANSWER_HEADERS}
-    if route.streams:
+    if route.streams and route.offers == (JSON,):
         told["content"] = {EVENTS: {"schema": {"type": "string"}}}
         return told
     told["content"] = {

@@ -25,11 +25,13 @@ from esker.server.call import Call, Disconnected, Reply, decoded
 from esker.server.codec import ARROW, BYTES, JSON, NDJSON
 from esker.server.faults import Fault
 from esker.server.producers import either, produced, producing
+from esker.server.sifting import filter_of, matching
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
 from esker.storage.sealed import SealedSegment
 
 # A page of sealed records is the same for ever, or until they are deleted.
 CACHED: Final = "private, max-age=86400, immutable"
+LOOKS: Final = 200_000  # records that one call looks at for those that a filter wants
 
 # ---- appending -------------------------------------------------------------------------------
 
@@ -151,7 +153,8 @@ class Found(msgspec.Struct):
 def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     """Records from a position on, up to what was asked for; how the shard stands."""
     items: list[Batch | Gap] = []
-    left, bytes_left = query.limit, query.max_bytes
+    left, bytes_left, looks = query.limit, query.max_bytes, LOOKS
+    wanted = filter_of(query.where)
     epoch = topic.epoch
     now = topic._store._context.clock.now_us()
     begin, missed = topic._begin(positions.parse(start, now), shard, query.epoch)
@@ -173,13 +176,14 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
             if item.reason != RECREATED:  # whose offsets are those of another topic
                 place = max(place, item.last + 1)
             continue
-        count = len(item)
-        if items and (count > left or item.nbytes > bytes_left):
+        if items and (len(item) > left or item.nbytes > bytes_left):
             break
-        if count:
-            items.append(item)
-        left, bytes_left, place = left - count, bytes_left - item.nbytes, item.next_offset
-        if left <= 0 or bytes_left <= 0:
+        seen = matching(item, wanted)
+        if len(seen):
+            items.append(seen)
+        left, bytes_left, place = left - len(seen), bytes_left - item.nbytes, item.next_offset
+        looks -= 0 if wanted is None else len(item)
+        if left <= 0 or bytes_left <= 0 or looks <= 0:
             break
     else:
         place = max(place, until)

@@ -42,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys: str = ""  # the file of keys; without it nobody needs one, on loopback only
     probe_auth: bool = False  # whether /healthz and /readyz need a key
     audit: str = ""  # the audit log; standard error if it is not set
+    read_only: bool = False  # nothing is changed by a call, whatever its key may do
+    console: bool = True  # whether there is a page for browsers at /
     # limits
     header_bytes: int = 16 << 10
     header_count: int = 64

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from esker.server import wire, wire_live
+from esker.server import wire, wire_live, wire_looks
 from esker.server import wire_rooms as rooms
 from esker.server.codec import ARROW, BYTES, JSON, NDJSON
 from esker.server.keys import Scope
@@ -126,6 +126,14 @@ ROOMS: Final[tuple[Route, ...]] = (
           body=wire.Nothing, reply=rooms.Paused),
     Route("GET", JOBS + "/history", "read", "queues.history", "What happened to a job", QUEUE,
           query=rooms.HistoryQuery, reply=rooms.History),
+    Route("GET", JOBS + "/leases", "read", "leased.leases", "Jobs that somebody holds", QUEUE,
+          query=wire_looks.LeasesQuery, reply=wire_looks.Leases),
+    Route("POST", JOBS + "/leases/release", "admin", "leased.release",
+          "Take jobs from their holders, untried", QUEUE, body=wire_looks.TakeBack,
+          reply=rooms.Settled),
+    Route("POST", JOBS + "/leases/nack", "admin", "leased.nack",
+          "Take jobs from their holders, as failed", QUEUE, body=wire_looks.TakeBackFailed,
+          reply=rooms.Settled),
     # routes
     Route("GET", "/v1/routes", "read", "routes.list_routes", "All routes", reply=rooms.Routes),
     Route("PUT", "/v1/routes/{route}", "admin", "routes.define", "Forward from topic to topic",
@@ -163,7 +171,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/healthz", None, "probes.health", "Whether the server runs", reply=wire.Health),
     Route("GET", "/readyz", None, "probes.ready", "Whether it takes calls", reply=wire.Ready),
     Route("GET", "/openapi.json", None, "probes.openapi", "This interface, described"),
+    # the console
+    Route("GET", "/", None, "page.page", "The console, for browsers", offers=("text/html",)),
+    Route("GET", "/console/{file}", None, "page.file", "What the console loads",
+          offers=("text/javascript", "text/css", "image/svg+xml")),
     # keys
+    Route("GET", "/v1/access", "read", "looks.access", "Who asks, and what they may do",
+          reply=wire_looks.Access),
     Route("POST", "/v1/tickets", "read", "access.ticket",
           "A ticket for one stream, for those who cannot send a key",
           (Place("body", "topics[]"),), body=wire.TicketAsk, reply=wire.TicketGiven),
@@ -203,6 +217,17 @@ ROUTES: Final[tuple[Route, ...]] = (
           reply=wire.Synced),
     Route("GET", "/v1/topics/{topic}/counters", "read", "places.counters",
           "Every counter of a shard", TOPIC, query=wire.CountersQuery, reply=wire.Counters),
+    # the store as a whole
+    Route("GET", "/v1/overview", "read", "looks.overview", "The topics in numbers, by pages",
+          query=wire_looks.OverviewQuery, reply=wire_looks.Overview),
+    Route("GET", "/v1/store", "read", "looks.store",
+          "How the store is: recovery, background, pressure", reply=wire_looks.StoreState),
+    Route("GET", "/v1/topics/{topic}/segments", "read", "looks.segments",
+          "The files of a topic by tier and age; what was lost, what is to go", TOPIC,
+          query=wire_looks.SegmentsQuery, reply=wire_looks.Segments),
+    Route("GET", "/v1/topics/{topic}/export", "read", "export.export",
+          "The records between two positions, as a file", TOPIC, query=wire_looks.ExportQuery,
+          streams=True, offers=(NDJSON, "text/csv", ARROW)),
     *ROOMS,
     # live
     Route("GET", "/v1/watch", "read", "watch.watch", "Watch topics, as server-sent events",

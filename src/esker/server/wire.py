@@ -22,6 +22,7 @@ Seconds = Annotated[float, Meta(ge=0, le=86_400 * 365)]
 Time = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]  # microseconds since 1970
 Position = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=1_024)]
+Where = Annotated[str, Meta(min_length=1, max_length=4_096)]
 
 
 class Given(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -170,6 +171,7 @@ class ReadQuery(Given):
     consistency: Literal["eventual", "strong"] = "eventual"
     epoch: int | None = None
     columns: Text | None = None  # of Arrow, with commas; all of them if there is none
+    where: Where | None = None
 
 
 class Page(Struct):

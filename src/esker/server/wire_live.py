@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 
 from esker.server.codec import Values
 from esker.server.frames import Form, Lens
-from esker.server.wire import Given, Position, Shard, Text
+from esker.server.sifting import filter_of
+from esker.server.wire import Given, Position, Shard, Text, Where
 
 TOPICS_MAX = 256
 Cursor = Annotated[str, Meta(max_length=16_384)]
@@ -24,9 +25,13 @@ class View(Given, kw_only=True):
     skip_node: Text | None = None
     tag: Text | None = None
     tag_prefix: Text | None = None
+    where: Where | None = None
 
     def lens(self, form: Form) -> Lens:
-        return Lens(form, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix)
+        filter_of(self.where)  # what is wrong with it is told now
+        return Lens(
+            form, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix, self.where
+        )
 
 
 class WatchQuery(View, kw_only=True):
@@ -90,6 +95,7 @@ class Subscribe(Ask, tag="subscribe"):
     skip_node: Text | None = None
     tag: Text | None = None
     tag_prefix: Text | None = None
+    where: Where | None = None
 
     @property
     def names(self) -> list[str]:
@@ -97,9 +103,11 @@ class Subscribe(Ask, tag="subscribe"):
         return list(dict.fromkeys([*self.topics, *([] if self.topic is None else [self.topic])]))
 
     def lens(self) -> Lens:
+        filter_of(self.where)
         return Lens(
-            self.format, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix
-        )
+            self.format, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix,
+            self.where,
+        )  # fmt: skip
 
 
 class Unsubscribe(Ask, tag="unsubscribe"):

@@ -538,6 +538,15 @@ def real_path(path: str | os.PathLike[str]) -> str:
     return os.path.realpath(path)
 
 
+def free_bytes(path: str) -> int | None:
+    """The room that is left on the disk of a path; None if there is no disk to ask."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
 def is_running(pid: int) -> bool:
     """Whether there is such a process on this machine."""
     try:

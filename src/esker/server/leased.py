@@ -1,0 +1,86 @@
+"""Jobs that somebody holds: who looks after a queue sees them, and can take them back.
+
+A worker that hangs holds its jobs until their leases end. Whoever has the scope `admin` need not
+wait: a job that is taken back is ready at once (`release`), or counts as failed (`nack`). Its
+holder's token is worth nothing from then on (409 `stale_lease`), as if the lease had run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from esker.errors import DataGap, OffsetOutOfRange, StaleLease
+from esker.queues.job import Job
+from esker.queues.queue import Held, Queue
+from esker.records import Record
+from esker.server import wire_looks as wire
+from esker.server.call import Call, Reply
+from esker.server.queues import opened
+from esker.server.rooms import record_fields
+from esker.server.wire_rooms import Settled
+
+if TYPE_CHECKING:
+    from esker.engine.store import Store
+
+
+async def leases(call: Call) -> Reply:
+    """The first of the jobs that are held, those whose lease ends soonest."""
+    query: wire.LeasesQuery = call.query
+    queue = await opened(call)
+
+    def look(_: Store) -> tuple[int, list[tuple[Held, Record | None]]]:
+        held = sorted(queue.leases(), key=lambda each: each.seconds_left)
+        return len(held), [(each, _record(queue, each)) for each in held[: query.limit]]
+
+    count, found = await call.app.run(look)
+    jobs = [
+        wire.LeaseOut(
+            **record_fields(record, query.values, query.headers), deliveries=each.deliveries,
+            seconds_left=max(0.0, each.seconds_left), pid=each.pid,
+        )
+        for each, record in found
+        if record is not None
+    ]  # fmt: skip
+    return Reply(wire.Leases(queue.name, count, jobs))
+
+
+def _record(queue: Queue, held: Held) -> Record | None:
+    """What it is about; None if that was lost meanwhile."""
+    try:
+        return queue.topic.get(held.offset, held.shard)
+    except (DataGap, OffsetOutOfRange):
+        return None
+
+
+async def release(call: Call) -> Reply:
+    """Take jobs from whoever holds them; they are ready at once, and the delivery is forgotten."""
+    return await _taken(call, lambda queue, jobs: queue.release(jobs))
+
+
+async def nack(call: Call) -> Reply:
+    """Take jobs from whoever holds them; they have failed."""
+    body: wire.TakeBackFailed = call.body
+    return await _taken(call, lambda queue, jobs: queue.nack(jobs, body.delay, body.reason))
+
+
+async def _taken(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply:
+    queue = await opened(call)
+    wanted = {(each.shard, each.offset) for each in call.body.jobs}
+
+    def take(_: Store) -> int:
+        jobs = [
+            queue.job(each.shard, each.offset, each.token)
+            for each in queue.leases()
+            if (each.shard, each.offset) in wanted
+        ]
+        try:
+            if jobs:
+                verb(queue, jobs)
+        except StaleLease as problem:  # some were settled meanwhile
+            return len(jobs) - len(problem.jobs)
+        return len(jobs)
+
+    done = await call.app.run(take)
+    call.app.rooms.desks.ring(queue.name)
+    return Reply(Settled(queue.name, done))
