@@ -63,6 +63,10 @@ EXPECTED = [
         for lengths in ("one length", "many lengths")
         for kind in ("rustlog", "cursus", "comet", "topics", "aof2")
     ),
+    *(
+        (f"kin: import 1 GB of {kind}", "s/GB", 1)
+        for kind in ("rustlog", "cursus", "comet", "topics", "aof2")
+    ),
 ]
 
 
