@@ -188,7 +188,7 @@ def nursery(root: Path) -> Iterator[Nursery]:
             made.kill()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_workers_and_the_server_die_and_every_record_is_copied_once(
     tmp_path: Path, classes: Path, tally: Tallies
 ) -> None:
