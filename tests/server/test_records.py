@@ -212,3 +212,41 @@ def test_a_long_poll_ends_when_its_client_goes(client: Client) -> None:
     while state.tasks and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not state.tasks
+
+
+def test_a_range_comes_in_pieces_that_together_are_all_of_it(client: Client) -> None:
+    for _ in range(6):
+        lines = b"\n".join(b'{"value": "%d"}' % n for n in range(50))
+        headers = {"Content-Type": "application/x-ndjson"}
+        assert client.call("POST", "/v1/topics/p/records", lines, headers).status == 200
+    found = client.get("/v1/topics/p/pieces?first=20&end=270").json()
+    assert (found["begin"], found["earliest"], found["end"]) == (0, 0, 300)
+    assert [piece["end"] for piece in found["pieces"]] == [50, 100, 150, 200, 250, 270]
+    assert all(piece["bytes"] > 0 for piece in found["pieces"])
+    few = client.get("/v1/topics/p/pieces?most=2").json()["pieces"]
+    assert len(few) <= 3
+    assert few[-1]["end"] == 300
+    times = client.get("/v1/topics/p/pieces?since=0&before=0").json()
+    assert (times["since"], times["before"]) == (0, 0)
+    assert client.get("/v1/topics/p/pieces?shard=1").code == "invalid_option"
+    assert client.get("/v1/topics/p/pieces?end=null").code == "invalid_request"
+    assert client.get("/v1/topics/none/pieces").code == "topic_not_found"
+
+
+def test_columns_are_chosen_and_every_offset_is_accounted_for(client: Client) -> None:
+    body = {"records": [{"value": "x", "key": "k", "tag": "t"}] * 10}
+    client.call("POST", "/v1/topics/c/records", body)
+    client.call("DELETE", "/v1/topics/c/records?before=4")
+    path = "/v1/topics/c/records?start=1&columns=tag,key&gaps=all"
+    answer = client.get(path, Accept="application/vnd.apache.arrow.stream")
+    with pa.ipc.open_stream(answer.body) as reader:
+        table = reader.read_all()
+    assert table.schema.names == ["offset", "key", "tag"]
+    assert table["offset"].to_pylist() == [*range(4, 10)]
+    (gap,) = msgspec.json.decode(answer.headers["esker-gaps"])
+    assert (gap["first"], gap["last"], gap["reason"]) == (1, 3, "deleted")
+    told = client.get("/v1/topics/c/records?start=1", Accept="application/x-ndjson")
+    assert "esker-gaps" not in told.headers, "who does not ask is not told of what was deleted"
+    assert client.get("/v1/topics/c/records?columns=tag").code == "invalid_request"
+    wrong = client.get(path.replace("tag", "tga"), Accept="application/vnd.apache.arrow.stream")
+    assert (wrong.code, "'tag'" in wrong.json()["error"]["message"]) == ("invalid_option", True)

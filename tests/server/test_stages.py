@@ -292,3 +292,11 @@ def test_a_stream_is_cut_into_its_messages_wherever_it_is_torn() -> None:
         assert cutter.ended
     with pytest.raises(Fault, match="behind its end"):
         cutter.feed(b"x")
+
+
+def test_a_writer_that_will_not_come_back_is_forgotten(client: Client) -> None:
+    assert attach(client, 3, tickets(stage(client, "f", stream(b"a")))).json()["committed"]
+    assert client.call("DELETE", "/v1/attached/w").json() == {"writer": "w", "sequence": 3}
+    assert client.get("/v1/attached/w").json()["sequence"] is None
+    assert client.call("DELETE", "/v1/attached/w").json() == {"writer": "w", "sequence": None}
+    assert values(client, "f") == ["a"]

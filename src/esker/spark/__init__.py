@@ -11,7 +11,12 @@
     sink.py         writing, in batches and streams, each batch exactly once
     wanted.py       the options of reading, with Kafka's names
     plan.py         which offsets are read, and how they are divided
-    history.py      the same of an archive
+    origin.py       what all places have in common that can be read; origins.py picks one:
+    local.py        a directory
+    remote.py       a server
+    history.py      an archive
+    kin.py          the files of another log
+    yard.py         where rows are staged and committed: in a directory, on a server
     tasks.py        what a worker is told
     rows.py         records as rows, in the workers
     worker.py       what is done once in each worker
