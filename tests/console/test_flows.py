@@ -39,6 +39,19 @@ def sure(page: Any, yes: str, text: str | None = None) -> None:
     expect(dialog).to_have_count(0)
 
 
+def at_top(page: Any, row: str) -> None:
+    """Wait until this record is the first that is seen; there may be others above it."""
+    page.wait_for_function(
+        """row => {
+          const box = document.querySelector('.rows'), edge = box.getBoundingClientRect().top + 16;
+          const seen = [...box.querySelectorAll('[data-row]')].find(
+            each => each.getBoundingClientRect().top >= edge);
+          return seen && seen.dataset.row === row;
+        }""",
+        arg=row,
+    )
+
+
 def scrolled_to(page: Any, box: Any, place: str, row: str) -> None:
     """Scroll there again and again, as people do, until a record is in the list."""
     for _ in range(200):
@@ -86,7 +99,7 @@ def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, vis
     seek = page.get_by_label("Seek to an offset or a time")
     seek.fill("2500")
     seek.press("Enter")
-    expect(rows(page).first).to_have_attribute("data-row", "0-2500")
+    at_top(page, "0-2500")
     assert "at=2500" in page.url
 
     box = page.get_by_role("list", name="Records")
@@ -98,12 +111,34 @@ def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, vis
 
     seek.fill("@2023-11-14T23:13:20Z")  # an hour behind the first
     seek.press("Enter")
-    expect(rows(page).first).to_have_attribute("data-row", "0-3600")
+    at_top(page, "0-3600")
     page.reload()
-    expect(rows(page).first).to_have_attribute("data-row", "0-3600")
+    at_top(page, "0-3600")
     scrub = page.get_by_label("Place in the shard")
     scrub.evaluate(CHANGE.format(1234))
-    expect(rows(page).first).to_have_attribute("data-row", "0-1234")
+    at_top(page, "0-1234")
+
+
+def test_scrolling_up_pauses_and_goes_on_into_what_was_before(house: House, visit: Open) -> None:
+    house.append("t", *(f"v{n}" for n in range(500)))
+    page = visit(house.url).go("topics/t")
+    expect(page.locator("[data-row='0-499']")).to_have_count(1)
+    assert page.locator("[data-row='0-400']").count() == 0
+    box = page.get_by_role("list", name="Records")
+    box.hover()
+    page.mouse.wheel(0, -200)
+    expect(page.get_by_role("button", name="Paused")).to_be_visible()
+    house.append("t", "while reading")
+    for _ in range(200):
+        page.mouse.wheel(0, -400)
+        if page.locator("[data-row='0-300']").count():
+            break
+        page.wait_for_timeout(30)
+    expect(page.locator("[data-row='0-300']")).to_have_count(1)
+    found = [int(each) for each in page.locator(".offset").all_inner_texts()]
+    assert found == list(range(found[0], found[-1] + 1))
+    page.get_by_role("button", name="Follow").click()
+    expect(page.get_by_text("while reading", exact=True)).to_be_visible()
 
 
 def test_ten_million_records_are_a_few_hundred_to_the_page(fast: str, visit: Open) -> None:
@@ -120,12 +155,12 @@ def test_ten_million_records_are_a_few_hundred_to_the_page(fast: str, visit: Ope
         seek = page.get_by_label("Seek to an offset or a time")
         seek.fill("7654321")
         seek.press("Enter")
-        expect(rows(page).first).to_have_attribute("data-row", "0-7654321")
+        at_top(page, "0-7654321")
         box = page.get_by_role("list", name="Records")
         scrolled_to(page, box, "box.scrollHeight", "0-7655000")
         scrub = page.get_by_label("Place in the shard")
         scrub.evaluate(CHANGE.format(3_000_000))
-        expect(rows(page).first).to_have_attribute("data-row", "0-3000000")
+        at_top(page, "0-3000000")
         assert rows(page).count() <= 600
         loaded = page.evaluate(
             "performance.getEntriesByType('resource').reduce((sum, e) => sum + e.transferSize, 0)"
