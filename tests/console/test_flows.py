@@ -141,6 +141,7 @@ def test_scrolling_up_pauses_and_goes_on_into_what_was_before(house: House, visi
     expect(page.get_by_text("while reading", exact=True)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_ten_million_records_are_a_few_hundred_to_the_page(fast: str, visit: Open) -> None:
     with esker.open(f"{fast}/data") as store:
         for n in range(10):
@@ -229,12 +230,7 @@ def test_a_record_has_a_permalink_that_lasts(house: House, visit: Open) -> None:
 
 
 def test_lost_records_are_told_in_their_place(house: House, visit: Open) -> None:
-    house.do("PUT", "/v1/topics/t", {"segment_records": 10, "cap_records": 20})
-    for n in range(8):
-        house.append("t", *(f"{n}-{m}" for m in range(10)))
-    store = house.server.app._store._store  # type: ignore[union-attr]
-    store.tick()
-    store.retain()
+    house.evicted("t")
     page = visit(house.url).go("topics/t?at=0")
     expect(page.locator(".hole")).to_contain_text("are gone")
     page.get_by_role("link", name="Segments").click()
@@ -622,6 +618,7 @@ PLACES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_page_fits_a_phone(house: House, visit: Open) -> None:
     filled(house)
     seen = visit(house.url, viewport={"width": 360, "height": 740}, has_touch=True)
@@ -636,6 +633,7 @@ def test_every_page_fits_a_phone(house: House, visit: Open) -> None:
         seen.shot(f"phone-{place.replace('/', '-')[:30] or 'overview'}")
 
 
+@pytest.mark.slow
 def test_light_and_dark_follow_the_system_and_the_switch(house: House, visit: Open) -> None:
     filled(house)
     dark = visit(house.url, color_scheme="dark")
