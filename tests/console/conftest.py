@@ -128,6 +128,18 @@ class House:
         made = [each if isinstance(each, dict) else {"value": each} for each in records]
         return self.do("POST", f"/v1/topics/{topic}/records", {"records": made})
 
+    def evicted(self, topic: str) -> int:
+        """A topic of which the beginning was evicted; the first offset that is there."""
+        self.do("PUT", f"/v1/topics/{topic}", {"segment_records": 10, "cap_records": 20})
+        for n in range(8):
+            self.append(topic, *(f"{n}-{m}" for m in range(10)))
+        store = self.server.app.store._store
+        store.tick()
+        store.retain()
+        first = self.do("GET", f"/v1/topics/{topic}")["shards"][0]["earliest"]
+        assert first > 0
+        return int(first)
+
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:

@@ -39,6 +39,19 @@ def sure(page: Any, yes: str, text: str | None = None) -> None:
     expect(dialog).to_have_count(0)
 
 
+def at_top(page: Any, row: str) -> None:
+    """Wait until this record is the first that is seen; there may be others above it."""
+    page.wait_for_function(
+        """row => {
+          const box = document.querySelector('.rows'), edge = box.getBoundingClientRect().top + 16;
+          const seen = [...box.querySelectorAll('[data-row]')].find(
+            each => each.getBoundingClientRect().top >= edge);
+          return seen && seen.dataset.row === row;
+        }""",
+        arg=row,
+    )
+
+
 def scrolled_to(page: Any, box: Any, place: str, row: str) -> None:
     """Scroll there again and again, as people do, until a record is in the list."""
     for _ in range(200):
@@ -86,7 +99,7 @@ def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, vis
     seek = page.get_by_label("Seek to an offset or a time")
     seek.fill("2500")
     seek.press("Enter")
-    expect(rows(page).first).to_have_attribute("data-row", "0-2500")
+    at_top(page, "0-2500")
     assert "at=2500" in page.url
 
     box = page.get_by_role("list", name="Records")
@@ -98,14 +111,37 @@ def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, vis
 
     seek.fill("@2023-11-14T23:13:20Z")  # an hour behind the first
     seek.press("Enter")
-    expect(rows(page).first).to_have_attribute("data-row", "0-3600")
+    at_top(page, "0-3600")
     page.reload()
-    expect(rows(page).first).to_have_attribute("data-row", "0-3600")
+    at_top(page, "0-3600")
     scrub = page.get_by_label("Place in the shard")
     scrub.evaluate(CHANGE.format(1234))
-    expect(rows(page).first).to_have_attribute("data-row", "0-1234")
+    at_top(page, "0-1234")
 
 
+def test_scrolling_up_pauses_and_goes_on_into_what_was_before(house: House, visit: Open) -> None:
+    house.append("t", *(f"v{n}" for n in range(500)))
+    page = visit(house.url).go("topics/t")
+    expect(page.locator("[data-row='0-499']")).to_have_count(1)
+    assert page.locator("[data-row='0-400']").count() == 0
+    box = page.get_by_role("list", name="Records")
+    box.hover()
+    page.mouse.wheel(0, -200)
+    expect(page.get_by_role("button", name="Paused")).to_be_visible()
+    house.append("t", "while reading")
+    for _ in range(200):
+        page.mouse.wheel(0, -400)
+        if page.locator("[data-row='0-300']").count():
+            break
+        page.wait_for_timeout(30)
+    expect(page.locator("[data-row='0-300']")).to_have_count(1)
+    found = [int(each) for each in page.locator(".offset").all_inner_texts()]
+    assert found == list(range(found[0], found[-1] + 1))
+    page.get_by_role("button", name="Follow").click()
+    expect(page.get_by_text("while reading", exact=True)).to_be_visible()
+
+
+@pytest.mark.slow
 def test_ten_million_records_are_a_few_hundred_to_the_page(fast: str, visit: Open) -> None:
     with esker.open(f"{fast}/data") as store:
         for n in range(10):
@@ -120,12 +156,12 @@ def test_ten_million_records_are_a_few_hundred_to_the_page(fast: str, visit: Ope
         seek = page.get_by_label("Seek to an offset or a time")
         seek.fill("7654321")
         seek.press("Enter")
-        expect(rows(page).first).to_have_attribute("data-row", "0-7654321")
+        at_top(page, "0-7654321")
         box = page.get_by_role("list", name="Records")
         scrolled_to(page, box, "box.scrollHeight", "0-7655000")
         scrub = page.get_by_label("Place in the shard")
         scrub.evaluate(CHANGE.format(3_000_000))
-        expect(rows(page).first).to_have_attribute("data-row", "0-3000000")
+        at_top(page, "0-3000000")
         assert rows(page).count() <= 600
         loaded = page.evaluate(
             "performance.getEntriesByType('resource').reduce((sum, e) => sum + e.transferSize, 0)"
@@ -194,12 +230,7 @@ def test_a_record_has_a_permalink_that_lasts(house: House, visit: Open) -> None:
 
 
 def test_lost_records_are_told_in_their_place(house: House, visit: Open) -> None:
-    house.do("PUT", "/v1/topics/t", {"segment_records": 10, "cap_records": 20})
-    for n in range(8):
-        house.append("t", *(f"{n}-{m}" for m in range(10)))
-    store = house.server.app._store._store  # type: ignore[union-attr]
-    store.tick()
-    store.retain()
+    house.evicted("t")
     page = visit(house.url).go("topics/t?at=0")
     expect(page.locator(".hole")).to_contain_text("are gone")
     page.get_by_role("link", name="Segments").click()
@@ -587,6 +618,7 @@ PLACES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_page_fits_a_phone(house: House, visit: Open) -> None:
     filled(house)
     seen = visit(house.url, viewport={"width": 360, "height": 740}, has_touch=True)
@@ -601,6 +633,7 @@ def test_every_page_fits_a_phone(house: House, visit: Open) -> None:
         seen.shot(f"phone-{place.replace('/', '-')[:30] or 'overview'}")
 
 
+@pytest.mark.slow
 def test_light_and_dark_follow_the_system_and_the_switch(house: House, visit: Open) -> None:
     filled(house)
     dark = visit(house.url, color_scheme="dark")

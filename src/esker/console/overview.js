@@ -38,7 +38,7 @@ export function useRates(shared) {
 export function Overview() {
   const [prefix, setPrefix] = useState("");
   const [limit, setLimit] = useState(100);
-  const { data, problem, again } = usePoll((abort) => get("/v1/overview", { prefix, limit }, abort), EVERY, [prefix, limit]);
+  const { data, problem, again } = usePoll((abort) => get("/v1/overview", { prefix, limit }, abort), limit > 200 ? 5 * EVERY : EVERY, [prefix, limit]);
   const { series, turn } = useRates(all)(data);
   const chart = new Series();
   chart.times = series.times;

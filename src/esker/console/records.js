@@ -40,7 +40,7 @@ class List {
     this.state = signal("opening");
     this.problem = signal(null);
     this.busy = signal(false);
-    this.moved = signal({ by: 0, turn: 0 }); // rows that were put before what is seen
+    this.moved = signal({ by: 0, top: false }); // rows that were put before what is seen; or begin at the top
     this.first = this.next = this.earliest = this.end = 0;
     this.ends = new Map();
     this._stream = null;
@@ -143,7 +143,7 @@ class List {
       this.end = page.end;
       this.earliest = page.earliest;
       this.first = items.length ? items[0].at : page.next;
-      this.rows.value = items;
+      this._put(items, 0, true);
       this.ends.set(this.shard, page.next);
       if (items.length < 40) await this._before(turn);
     });
@@ -197,11 +197,25 @@ class List {
     this.first = found[0].at;
   }
 
-  _put(rows, by) {
+  _put(rows, by, top = false) {
     batch(() => {
       this.rows.value = rows;
-      this.moved.value = { by, turn: this.moved.value.turn + 1 };
+      this.moved.value = { by, top };
     });
+  }
+
+  // From what was followed, back to what came before it.
+  lookBack(state) {
+    const shard = state.shards[this.shard];
+    const rows = this.rows.value.filter((each) => each.record);
+    if (this.mode.value !== "paused" || !shard || !rows.length) return;
+    this._turn += 1;
+    this.first = rows[0].at;
+    this.next = this.ends.has(this.shard) ? this.ends.get(this.shard) : rows[rows.length - 1].at + 1;
+    this.earliest = shard.earliest;
+    this.end = shard.end;
+    this.mode.value = "looking";
+    this.before();
   }
 
   async _work(work) {
@@ -314,21 +328,27 @@ export function Records({ topic, state, query }) {
 function Rows({ list, topic, state, open, onOpen, onFilter, onJump }) {
   const box = useRef(null);
   const stick = useRef(true);
+  const last = useRef(0);
   const rows = list.rows.value;
   const mode = list.mode.value;
   const moved = list.moved.value;
+  const was = useRef(mode);
+  if (mode === "live" && was.current !== "live") stick.current = true;
+  was.current = mode;
   const HEIGHT = 30;
 
   useLayoutEffect(() => {
-    if (mode === "live" && stick.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+    if (mode === "live" && box.current) {
+      if (stick.current) box.current.scrollTop = box.current.scrollHeight;
+      last.current = box.current.scrollTop;
+    }
   }, [rows, mode]);
   useLayoutEffect(() => {
     const first = box.current && box.current.querySelector(".row");
     if (first && moved.by) box.current.scrollTop += moved.by * first.offsetHeight;
+    else if (moved.top) box.current.scrollTop = 0;
+    last.current = box.current.scrollTop;
   }, [moved]);
-  useLayoutEffect(() => {
-    if (mode === "looking" && box.current) box.current.scrollTop = 0;
-  }, [mode]);
   useEffect(() => {
     // what does not fill the box cannot be scrolled: more is read without being asked
     const at = box.current;
@@ -338,6 +358,10 @@ function Rows({ list, topic, state, open, onOpen, onFilter, onJump }) {
     const at = box.current;
     const below = at.scrollHeight - at.scrollTop - at.clientHeight;
     stick.current = below < HEIGHT * 2;
+    const up = at.scrollTop < last.current - 4;
+    last.current = at.scrollTop;
+    if (mode === "live" && up && !stick.current) list.pause(); // who scrolls up wants to read
+    if (mode === "paused" && up && at.scrollTop < HEIGHT * 10) list.lookBack(state);
     if (mode !== "looking") return;
     if (below < HEIGHT * 20) list.later();
     else if (at.scrollTop < HEIGHT * 20) list.before();

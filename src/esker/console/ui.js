@@ -78,34 +78,36 @@ export const size = (record) =>
   record.base64 !== undefined ? raw(record.base64).length : new TextEncoder().encode(record.value).length;
 
 export const preview = (record, most = 240) =>
-  record.base64 !== undefined ? "0x " + hex(raw(record.base64), 64) : record.value.slice(0, most);
+  record.base64 !== undefined ? "0x " + hex(raw(record.base64.slice(0, 88)), 64) : record.value.slice(0, most);
 
 export const keyOf = (record) =>
   record.key_base64 !== undefined ? "0x " + hex(raw(record.key_base64), 24) : record.key;
 
+const PRETTY_MAX = 300_000; // letters; what is longer is shown as it is
+
 // JSON with line breaks, made from its own text: numbers stay as they were written, however long.
 export function pretty(text) {
+  if (text.length > PRETTY_MAX) return null;
   try {
     const found = JSON.parse(text);
     if (found === null || typeof found !== "object") return null;
   } catch {
     return null;
   }
-  let out = "";
+  const out = [];
   let depth = 0;
-  const line = () => "\n" + "  ".repeat(depth);
+  let before = "";
+  const line = () => "\n" + "  ".repeat(Math.min(depth, 40));
   for (const token of text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs) || []) {
-    if (token === "{" || token === "[") {
-      depth += 1;
-      out += token + line();
-    } else if (token === "}" || token === "]") {
-      depth -= 1;
-      out = /[{[]\s*$/.test(out) ? out.trimEnd() + token : out + line() + token;
-    } else if (token === ",") out += token + line();
-    else if (token === ":") out += ": ";
-    else out += token;
+    const opened = before === "{" || before === "[";
+    const closes = token === "}" || token === "]";
+    depth -= closes;
+    if ((opened && !closes) || before === "," || (closes && !opened)) out.push(line());
+    out.push(token === ":" ? ": " : token);
+    depth += token === "{" || token === "[";
+    before = token;
   }
-  return out;
+  return out.join("");
 }
 
 // ---- polling ----------------------------------------------------------------------------------

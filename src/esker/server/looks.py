@@ -24,6 +24,7 @@ from esker.server import wire_looks as wire
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
 from esker.server.records import _shard, known
+from esker.server.wire import ListQuery
 from esker.storage.files import free_bytes, join
 from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment
@@ -51,7 +52,7 @@ async def access(call: Call) -> Reply:
 
 async def overview(call: Call) -> Reply:
     """A page of topics in numbers, and how the server goes."""
-    query: wire.OverviewQuery = call.query
+    query: ListQuery = call.query
     may = call.principal.may
 
     def look(store: Store) -> tuple[list[wire.TopicNumbers], str | None, int]:

@@ -219,7 +219,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           "Every counter of a shard", TOPIC, query=wire.CountersQuery, reply=wire.Counters),
     # the store as a whole
     Route("GET", "/v1/overview", "read", "looks.overview", "The topics in numbers, by pages",
-          query=wire_looks.OverviewQuery, reply=wire_looks.Overview),
+          query=wire.ListQuery, reply=wire_looks.Overview),
     Route("GET", "/v1/store", "read", "looks.store",
           "How the store is: recovery, background, pressure", reply=wire_looks.StoreState),
     Route("GET", "/v1/topics/{topic}/segments", "read", "looks.segments",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from esker.server.codec import RecordOut, Values
-from esker.server.wire import Given, Position, Shard, Text, Where
+from esker.server.wire import Given, Position, Shard, Where
 from esker.server.wire_rooms import Duration, Place
 
 
@@ -20,12 +20,6 @@ class Access(Struct):
     keys: bool  # whether the server asks for keys at all
     read_only: bool
     version: str
-
-
-class OverviewQuery(Given):
-    prefix: Text = ""
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
-    cursor: Text = ""
 
 
 class TopicNumbers(Struct):
