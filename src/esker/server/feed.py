@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from esker import positions
-from esker.engine.reader import resolve
+from esker.engine.reader import Consistency, end_of, resolve
 from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import EskerError, InvalidOption, TopicNotFound
@@ -27,15 +27,20 @@ class Feed:
     """A shard that somebody watches."""
 
     __slots__ = (
-        "_wake", "armed", "at", "dirty", "draining", "live", "maker", "name", "number", "shard",
-        "topic", "users",
+        "_wake", "armed", "at", "consistency", "dirty", "draining", "live", "maker", "name",
+        "number", "place", "shard", "topic", "users",
     )  # fmt: skip
 
-    def __init__(self, wake: Callable[[Feed], None], topic: Topic, number: int, at: int) -> None:
+    def __init__(
+        self, wake: Callable[[Feed], None], topic: Topic, number: int, at: int, *,
+        strong: bool = False,
+    ) -> None:  # fmt: skip
         self._wake = wake
         self.topic = topic
         self.name = topic.name
         self.number = number
+        self.place = (number, strong)
+        self.consistency: Consistency = "strong" if strong else "eventual"
         self.shard = topic._shards[number]
         self.maker = Maker(topic.name, topic.epoch, number)
         self.at = at  # all who are live have what is before it
@@ -62,7 +67,9 @@ class Feed:
 
     @property
     def polled(self) -> bool:
-        """Whether somebody in another process may write it."""
+        """Whether it may move without a word: by another process, or because it became durable."""
+        if self.consistency == "strong":
+            return True
         return not self.shard.writing and self.shard.durability != "ephemeral"
 
     @property
@@ -114,7 +121,7 @@ def look(
 
 
 def reading(feed: Feed, begin: int, stop: int | None, lens: Lens) -> tuple[Step, Made]:
-    step = frames.read_on(feed.topic, feed.number, begin, stop)
+    step = frames.read_on(feed.topic, feed.number, begin, stop, feed.consistency)
     return step, feed.maker.made(step, lens, begin)
 
 
@@ -126,7 +133,7 @@ def step_of(
         return None
     try:
         feed.arm()  # first: what comes from now on wakes it again
-        step = frames.read_on(feed.topic, feed.number, begin)
+        step = frames.read_on(feed.topic, feed.number, begin, None, feed.consistency)
         return step, [feed.maker.made(step, lens, begin) for lens in lenses]
     except EskerError as problem:
         return problem
@@ -134,7 +141,7 @@ def step_of(
 
 def has_more(feed: Feed) -> bool:
     try:
-        return feed.topic._view(feed.number).visible > feed.at
+        return end_of(feed.topic._view(feed.number), feed.consistency) > feed.at
     except EskerError:
         return True  # whoever reads it is told
 

@@ -30,7 +30,9 @@ from esker.aio.store import THREADS
 from esker.engine.topic import Topic
 from esker.errors import EskerError, TopicNotFound
 from esker.records import Gap
+from esker.routes.registry import Registry
 from esker.scheduler.governor import RETRY_SECONDS, SAMPLE_SECONDS, Governor
+from esker.scheduler.priority import band_of
 from esker.scheduler.ready import ReadySet, Turn
 from esker.server import cursor, faults, frames
 from esker.server.cursor import Places
@@ -59,7 +61,7 @@ class Hub:
         self.governor = Governor(app.clock, THREADS)
         self.ready = ReadySet(app.clock, self.priority)
         self.streams: dict[Stream, None] = {}
-        self.feeds: dict[str, dict[int, Feed]] = {}
+        self.feeds: dict[str, dict[tuple[int, bool], Feed]] = {}  # by shard, and whether strong
         self.appends = 0  # under way
         self.counts = dict.fromkeys(
             ("records", "frames", "deliveries", "lagging", "drains", "refused", "bytes"), 0
@@ -128,12 +130,19 @@ class Hub:
         finally:
             self.appends -= 1
 
+    def puts_off(self, name: str) -> bool:
+        """Whether routes to this topic rest; a route counts one band less. From any thread."""
+        return self.governor.deferring and band_of(self.ready.worth(name)) <= 1
+
     def pressed(self) -> None:
         """Do what the pressure asks for."""
         governor = self.governor
         self.ready.deferring = governor.deferring
         with contextlib.suppress(Fault):  # no store
             self.app.store._commit_window(governor.commit_window)
+            for guest in self.app.store._store._context.guests:
+                if isinstance(guest, Registry):
+                    guest.puts_off = self.puts_off
 
     # ---- who comes and goes --------------------------------------------------------------
 
@@ -190,8 +199,8 @@ class Hub:
             return
         feed.disarm()
         shards = self.feeds.get(feed.name, {})
-        if shards.get(feed.number) is feed:
-            del shards[feed.number]
+        if shards.get(feed.place) is feed:
+            del shards[feed.place]
             if not shards:
                 del self.feeds[feed.name]
                 self.ready.forget(feed.name)
@@ -217,14 +226,15 @@ class Hub:
 
     def _attach(self, interest: Interest, topic: Topic) -> None:
         shards = self.feeds.setdefault(topic.name, {})
-        feed = shards.get(interest.shard)
+        place = (interest.shard, interest.lens.strong)
+        feed = shards.get(place)
         if feed is not None and feed.topic is not topic:
-            del shards[interest.shard]
+            del shards[place]
             self._failed(feed, TopicNotFound("there is another one of its name"))
             feed = None
         if feed is None:
-            feed = self.feeds.setdefault(topic.name, shards)[interest.shard] = Feed(
-                self.wake, topic, interest.shard, interest.at
+            feed = self.feeds.setdefault(topic.name, shards)[place] = Feed(
+                self.wake, topic, interest.shard, interest.at, strong=interest.lens.strong
             )
         feed.users += 1
         interest.feed = feed
@@ -329,6 +339,7 @@ class Hub:
                     and interest.at == begin
                     and stream.task is None
                     and isinstance(stream, EventStream)
+                    and stream.chunked
                     and len(stream.interests) == 1
                     and stream.open
                 ):

@@ -12,6 +12,7 @@ from esker import positions
 from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
+from esker.engine.reader import end_of
 from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
@@ -21,13 +22,14 @@ from esker.records import Gap, Record, Span, Spans
 from esker.server import codec, interop, wire
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Disconnected, Reply, decoded
-from esker.server.codec import ARROW, BYTES, JSON, NDJSON
+from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
 from esker.server.faults import Fault
 from esker.server.producers import either, produced, producing
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
 from esker.storage.sealed import SealedSegment
 
 # A page of sealed records is the same for ever, or until they are deleted.
+STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
 CACHED: Final = "private, max-age=86400, immutable"
 
 # ---- appending -------------------------------------------------------------------------------
@@ -67,7 +69,8 @@ async def append(call: Call) -> Reply:
     call.times["append"] = (call.app.clock.monotonic() - began) * 1e3
     spans = list(span) if isinstance(span, Spans) else [span]
     told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
-    return Reply(wire.Appended(name, sum(each.count for each in told), told))
+    count = sum(each.count for each in told)
+    return Reply(wire.Appended(name, count, told if query.returns == "offsets" else []))
 
 
 async def _appended(
@@ -181,7 +184,7 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     else:
         place = max(place, until)
     view = topic._view(shard)
-    end = view.visible
+    end = end_of(view, query.consistency)
     sealed = bool(items) and place < end and place <= _sealed_end(view)
     return Found(shard, items, place, end, topic.earliest(shard), epoch, sealed)
 
@@ -225,6 +228,8 @@ async def _waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
             news = loop.create_task(topic._wait(steps, deadline))
             await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
+            if query.consistency == "strong":  # what is visible may take a while to be durable
+                await asyncio.wait({gone, stopping}, timeout=STRONG_SECONDS)
             if gone.done():
                 raise Disconnected
             found = await call.app.run(
@@ -278,6 +283,8 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         headers += (("esker-gaps", msgspec.json.encode(gaps).decode()),)
     if media == ARROW:
         records: Any = codec.arrow_out(batches)
+    elif media == CSV:
+        records = codec.csv_out(batches)
     elif media == CLOUD_EVENTS:
         everything = (each for batch in batches for each in batch.records())
         records = interop.events_out(call.params["topic"], everything)

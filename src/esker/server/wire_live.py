@@ -24,9 +24,13 @@ class View(Given, kw_only=True):
     skip_node: Text | None = None
     tag: Text | None = None
     tag_prefix: Text | None = None
+    consistency: Literal["eventual", "strong"] = "eventual"
 
     def lens(self, form: Form) -> Lens:
-        return Lens(form, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix)
+        return Lens(
+            form, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix,
+            self.consistency == "strong",
+        )  # fmt: skip
 
 
 class WatchQuery(View, kw_only=True):
@@ -90,6 +94,7 @@ class Subscribe(Ask, tag="subscribe"):
     skip_node: Text | None = None
     tag: Text | None = None
     tag_prefix: Text | None = None
+    consistency: Literal["eventual", "strong"] = "eventual"
 
     @property
     def names(self) -> list[str]:
@@ -98,8 +103,9 @@ class Subscribe(Ask, tag="subscribe"):
 
     def lens(self) -> Lens:
         return Lens(
-            self.format, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix
-        )
+            self.format, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix,
+            self.consistency == "strong",
+        )  # fmt: skip
 
 
 class Unsubscribe(Ask, tag="unsubscribe"):
