@@ -448,6 +448,33 @@ def test_real_load_raises_the_pressure_and_it_falls_again(server: Server) -> Non
 # ---- latency ---------------------------------------------------------------------------------
 
 
+def test_a_little_that_was_written_just_now_is_read_on_the_spot(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", "first")
+    with Events(server.url, "/v1/watch?topics=t") as events:
+        events.next("caught-up")
+        client.append("t", "second")  # from here on it is known where the log ended
+        assert events.values(1) == ["second"]
+        feed = server.app.hub.feeds["t"][0, False]
+        asked: list[int] = []
+        run = server.app.run
+
+        async def counted(work: Any) -> Any:
+            asked.append(1)
+            return await run(work)
+
+        monkeypatch.setattr(server.app, "run", counted)
+        until(lambda: feed.armed and not feed.dirty)
+        for number in range(5):
+            client.append("t", str(number))
+            assert events.values(1) == [str(number)]
+        assert not asked
+        client.append("t", "x" * 100_000)
+        assert events.values(1) == ["x" * 100_000]
+        assert asked  # by a thread: it is too much for the loop
+
+
 def test_from_write_to_delivery_takes_milliseconds(server: Server, client: Client) -> None:
     """Not a benchmark: that nothing on the way waits for a timer."""
     client.append("t", "first")

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 
+from esker.server import records
 from tests.server.conftest import Client
 
 NDJSON = "application/x-ndjson"
@@ -243,3 +245,35 @@ def test_who_wants_no_offsets_gets_none(client: Client) -> None:
     told = client.call("POST", "/v1/topics/t/records?return=offsets", body).json()
     assert told["spans"] == [{"shard": 0, "first": 2, "count": 2}]
     assert client.call("POST", "/v1/topics/t/records?return=all", body).status == 400
+
+
+def test_a_page_that_is_at_hand_is_what_it_would_be_from_a_thread(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", *map(str, range(50)))
+    arrow = {"Accept": "application/vnd.apache.arrow.stream"}
+    paths = [f"/v1/topics/t/records?start={start}&limit=7" for start in (0, 20, 45, 50, 60)]
+    app, asked = client.server.app, []
+    run = app.run
+
+    async def counted(work: Any) -> Any:
+        asked.append(1)
+        return await run(work)
+
+    monkeypatch.setattr(app, "run", counted)
+
+    def pages() -> list[Any]:
+        names = ("esker-next", "esker-end", "etag")
+        found = [client.get(path, **arrow) for path in paths]
+        return [(each.status, each.body, [each.headers.get(n) for n in names]) for each in found]
+
+    there = pages()
+    assert len(asked) == 2  # those behind the end
+    monkeypatch.setattr(records, "HAND_LOG", -1)
+    assert pages() == there
+    assert len(asked) == 2 + len(paths)
+    monkeypatch.undo()
+    monkeypatch.setattr(app, "run", counted)
+    asked.clear()
+    client.get(paths[0])  # as JSON
+    assert len(asked) == 1

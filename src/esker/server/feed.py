@@ -7,7 +7,7 @@ place that a client means, reading on, making frames.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esker import positions
 from esker.engine.reader import Consistency, end_of, resolve
@@ -22,13 +22,15 @@ from esker.server.frames import Lens, Made, Maker, Step
 if TYPE_CHECKING:
     from esker.server.stream import Interest
 
+FRESH_BYTES: Final = 64 << 10  # of a log
+
 
 class Feed:
     """A shard that somebody watches."""
 
     __slots__ = (
         "_wake", "armed", "at", "consistency", "dirty", "draining", "live", "maker", "name",
-        "number", "place", "shard", "topic", "users",
+        "number", "place", "seen", "shard", "topic", "users", "woken",
     )  # fmt: skip
 
     def __init__(
@@ -49,10 +51,13 @@ class Feed:
         self.armed = False  # the writer will wake it
         self.dirty = False
         self.draining = False
+        self.woken = False  # by the writer, not by looking
+        self.seen: tuple[object, int] = (None, 0)  # the log, and its end, when it was last read
 
     def release(self) -> None:
         """There is more: called by the writer, in his thread, once for each time it is armed."""
         self.armed = False
+        self.woken = True
         self._wake(self)
 
     def arm(self) -> None:
@@ -71,6 +76,21 @@ class Feed:
         if self.consistency == "strong":
             return True
         return not self.shard.writing and self.shard.durability != "ephemeral"
+
+    @property
+    def fresh(self) -> bool:
+        """Whether what is new was written just now, by this process, and is little.
+
+        Then it is in memory, and read faster than another thread can be asked to.
+        """
+        log, (known, end) = self.shard.active, self.seen
+        return (
+            self.woken
+            and log is not None
+            and log is known
+            and self.shard.writing
+            and log.end - end <= FRESH_BYTES
+        )
 
     @property
     def gone(self) -> bool:
@@ -132,7 +152,10 @@ def step_of(
     if not lenses:
         return None
     try:
+        feed.woken = False
         feed.arm()  # first: what comes from now on wakes it again
+        log = feed.shard.active
+        feed.seen = (log, 0 if log is None else log.end)
         step = frames.read_on(feed.topic, feed.number, begin, None, feed.consistency)
         return step, [feed.maker.made(step, lens, begin) for lens in lenses]
     except EskerError as problem:

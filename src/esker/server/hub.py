@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("esker.server")
 TOGETHER: Final = 16  # topics that are read in one go
+FRESH: Final = 4  # shards with a few new records: they are read on the spot
 READS: Final = 2  # of those who are not live, at once
 POLL_SECONDS: Final = 0.02  # how often a shard is looked at that another process may write
 PAUSE_SECONDS: Final = 0.005
@@ -295,7 +296,10 @@ class Hub:
                     work.append((feed, feed.at, lenses))
         costs: dict[str, int] = {}
         try:
-            done = await self.app.run(lambda _: [step_of(*each) for each in work])
+            if len(work) <= FRESH and all(feed.fresh for feed, _, _ in work):
+                done = [step_of(*each) for each in work]
+            else:
+                done = await self.app.run(lambda _: [step_of(*each) for each in work])
         finally:
             for feed, _, _ in work:
                 feed.draining = False
