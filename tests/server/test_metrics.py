@@ -218,3 +218,33 @@ def test_the_state_of_a_topic_has_its_priority(tmp_path: Path) -> None:
         with Events(server.url, "/v1/watch?topics=t"):
             assert client.get("/v1/topics/t").json()["effective_priority"] > 400
         client.close()
+
+
+def test_every_stage_of_a_record_has_a_budget_and_is_measured(
+    server: Server, client: Client
+) -> None:
+    client.append("t", "first")
+    body = {"records": [{"value": "x"}]}
+    with Events(server.url, "/v1/watch?topics=t") as events:
+        events.next("caught-up")
+        for _ in range(3):
+            told = client.call("POST", "/v1/topics/t/records?performance=true", body).json()
+            events.next("record")
+        found = families(client)
+    times = told["performance"]
+    assert 0 < times["parse"] + times["append"] <= times["total"]
+    budget = samples(found, "esker_stage_budget_seconds", "stage")
+    counts = {
+        (each.labels["stage"],): each.value
+        for each in found["esker_stage_seconds"].samples
+        if each.name.endswith("_count")
+    }
+    sums = {
+        (each.labels["stage"],): each.value
+        for each in found["esker_stage_seconds"].samples
+        if each.name.endswith("_sum")
+    }
+    assert counts.keys() == sums.keys() == budget.keys()
+    assert all(count >= 3 for count in counts.values()), counts
+    assert all(each > 0 for each in sums.values()), sums
+    assert all(each > 0 for each in budget.values())

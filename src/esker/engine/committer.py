@@ -90,7 +90,7 @@ class Committer:
         ]  # fmt: skip
         self._journaled: dict[int, tuple[Shard, LogSegment]] = {}
         self.syncs = 0
-        self.sync_times = tally.SyncTimes()
+        self.sync_times = tally.Times()
         self.rounds = 0
         self.window: float | None = None  # seconds; if none is set, what the options say
 

@@ -40,16 +40,17 @@ SYNC_BOUNDS: Final = (
 )  # fmt: skip
 
 
-class SyncTimes:
-    """How long syncs took: counts between bounds, in seconds, and their sum."""
+class Times:
+    """How long something took: counts between bounds, in seconds, and their sum."""
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SYNC_BOUNDS) + 1)
+    def __init__(self, bounds: Sequence[float] = SYNC_BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.seconds = 0.0
 
     def took(self, seconds: float) -> None:
         """One of them is over. Of two at the same moment one may not be counted."""
-        self.counts[bisect_left(SYNC_BOUNDS, seconds)] += 1
+        self.counts[bisect_left(self.bounds, seconds)] += 1
         self.seconds += seconds
 
 

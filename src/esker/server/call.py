@@ -46,8 +46,8 @@ class Call:
     """One request, when it is known who asks and that they may."""
 
     __slots__ = (
-        "_receive", "app", "body", "headers", "params", "principal", "query", "request", "route",
-        "times",
+        "_receive", "app", "began", "body", "headers", "params", "principal", "query", "request",
+        "route", "times",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Call:
         self.query: Any = None
         self.body: Any = None
         self.times: dict[str, float] = {}  # milliseconds, by what took them
+        self.began = app.clock.monotonic()
         self._receive = receive
 
     @property

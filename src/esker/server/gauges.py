@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from esker.engine.store import Store
-from esker.engine.tally import SYNC_BOUNDS, bytes_of
+from esker.engine.tally import Times, bytes_of
 from esker.engine.topic import Topic
 from esker.errors import EskerError, TopicNotFound
 from esker.format import names
@@ -72,13 +72,8 @@ def _whole(store: Store) -> list[Metric]:
         for key, name, says in _COUNTED
     ]
     times = store._context.committer.sync_times
-    counts = list(accumulate(times.counts))
-    bounds = [repr(bound) for bound in SYNC_BOUNDS] + ["+Inf"]
-    samples: list[Sample] = [
-        ({"le": bound}, count, "_bucket") for bound, count in zip(bounds, counts, strict=True)
-    ]
-    samples += [({}, times.seconds, "_sum"), ({}, counts[-1], "_count")]
-    made.append(("esker_sync_seconds", "histogram", "How long a sync of the disk takes", samples))
+    made.append(("esker_sync_seconds", "histogram", "How long a sync of the disk takes",
+                 histogram(times)))  # fmt: skip
     recovery = store.recovery
     made += [
         ("esker_recovery_seconds", "gauge", "How long the store was recovered when it was opened",
@@ -87,6 +82,17 @@ def _whole(store: Store) -> list[Metric]:
          [({}, len(recovery.findings))]),
     ]  # fmt: skip
     return made
+
+
+def histogram(times: Times, **labels: str) -> list[Sample]:
+    """The lines of a histogram: what is up to each bound, the sum, the count."""
+    counts = list(accumulate(times.counts))
+    bounds = [*map(repr, times.bounds), "+Inf"]
+    samples: list[Sample] = [
+        ({**labels, "le": bound}, count, "_bucket")
+        for bound, count in zip(bounds, counts, strict=True)
+    ]
+    return [*samples, (labels, times.seconds, "_sum"), (labels, counts[-1], "_count")]
 
 
 class Found:

@@ -39,6 +39,7 @@ from esker.server.cursor import Places
 from esker.server.faults import Fault
 from esker.server.feed import Feed, Spot, has_more, look, reading, rules, step_of
 from esker.server.frames import Lens, Made, Step
+from esker.server.latency import Stages
 from esker.server.stream import EventStream, Interest, Stream
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Hub:
         self.counts = dict.fromkeys(
             ("records", "frames", "deliveries", "lagging", "drains", "refused", "bytes"), 0
         )
+        self.stages = Stages()
         self._priorities: dict[str, float | None] = {}
         self._rules = rules(app.settings.priorities)
         self._missing: set[Interest] = set()
@@ -266,6 +268,7 @@ class Hub:
                 for turn in turns:
                     if turn.began:  # those of the lowest band wait because they should
                         self.governor.waited(turn.waited - window)
+                    self.stages.took("wake", turn.waited)
                 try:
                     await self._serve(turns)
                 except DONE:
@@ -295,6 +298,8 @@ class Hub:
                     lenses = tuple(lens for lens, live in feed.live.items() if live)
                     work.append((feed, feed.at, lenses))
         costs: dict[str, int] = {}
+        monotonic = self.app.clock.monotonic
+        began = monotonic()
         try:
             if len(work) <= FRESH and all(feed.fresh for feed, _, _ in work):
                 done = [step_of(*each) for each in work]
@@ -303,6 +308,8 @@ class Hub:
         finally:
             for feed, _, _ in work:
                 feed.draining = False
+        made_at = monotonic()
+        self.stages.took("make", made_at - began)
         for (feed, begin, lenses), found in zip(work, done, strict=True):
             if isinstance(found, EskerError):
                 self._failed(feed, found)
@@ -314,6 +321,7 @@ class Hub:
             self._deliver(feed, begin, step, dict(zip(lenses, made, strict=True)))
             if step.next < step.end:
                 feed.dirty = True
+        self.stages.took("write", monotonic() - made_at)
         self.counts["drains"] += len(turns)
         for turn in turns:
             feeds = self.feeds.get(turn.topic, {}).values()

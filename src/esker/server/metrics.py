@@ -13,6 +13,7 @@ from esker.server import gauges
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
 from esker.server.gauges import Sample
+from esker.server.latency import BUDGET
 from esker.version import VERSION
 
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -166,6 +167,19 @@ def _delivery(text: Text, call: Call) -> None:
         "gauge",
         "The widened commit window; 0 if it is not",
         [({}, governor.commit_window or 0.0)],
+    )
+    text.add(
+        "esker_stage_seconds",
+        "histogram",
+        "How long a record takes through each stage on its way to those who watch",
+        [line for stage, times in hub.stages.times.items()
+         for line in gauges.histogram(times, stage=stage)],
+    )  # fmt: skip
+    text.add(
+        "esker_stage_budget_seconds",
+        "gauge",
+        "What each stage may take",
+        [({"stage": stage}, seconds) for stage, seconds in BUDGET.items()],
     )
     text.add("esker_deferring", "gauge", "Whether push of the lowest band rests",
              [({}, int(governor.deferring))])  # fmt: skip

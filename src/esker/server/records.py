@@ -66,12 +66,17 @@ async def append(call: Call) -> Reply:
     else:
         raise Fault("unsupported_media_type", f"{media} is not taken here")
     began = call.app.clock.monotonic()
+    call.times["parse"] = (began - call.began) * 1e3
     if producer is not None:
         span: Span | Spans = await produced(call, name, records, producer, key, create)
     else:
         span = await _appended(call, name, records, media == ARROW, key, create)
     call.app.rooms.desks.ring(name)
-    call.times["append"] = (call.app.clock.monotonic() - began) * 1e3
+    took = call.app.clock.monotonic() - began
+    call.times["append"] = took * 1e3
+    stages = call.app.hub.stages
+    stages.took("parse", began - call.began)
+    stages.took("append", took)
     spans = list(span) if isinstance(span, Spans) else [span]
     told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
     count = sum(each.count for each in told)
