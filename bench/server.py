@@ -92,7 +92,9 @@ def serve(folder: str) -> None:
     from esker.server.settings import Settings
 
     async def main() -> None:
-        server = Server(folder, Settings(port=0, idle_seconds=3_600))
+        server = Server(
+            folder, Settings(port=0, idle_seconds=3_600, streams=20_000, connections=20_000)
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         await server.run(lambda made: print(made.url, flush=True))
 
@@ -460,7 +462,14 @@ def reads(bench: Bench) -> Iterator[Line]:
         yield bench.compared(f"read of 1,000 records as {kind}", goal, turns)
 
 
-LINES = (appends, lone_appends, reads)  # what is measured, in this order
+def streams(bench: Bench) -> Iterator[Line]:
+    from bench.streams import LINES as lines  # which needs this module
+
+    for measured in lines:
+        yield from measured(bench)
+
+
+LINES = (appends, lone_appends, reads, streams)  # what is measured, in this order
 
 
 def fdatasync_ms(folder: Path, count: int) -> float:

@@ -616,3 +616,27 @@ def test_a_key_of_idempotency_is_known_where_it_was_given_and_not_where_it_was_f
         assert [r.value for r in store["b"].read()] == [
             b"x", b"y", b"z", b"another", b"and another",
         ]  # fmt: skip
+
+
+def test_a_route_that_is_put_off_goes_on_after_ten_seconds_at_the_latest(
+    store: esker.Store, clock: HandClock
+) -> None:
+    orders(store)
+    store.route("orders", "low")
+    store.route("orders", "high")
+    registry = Registry.of(store)
+    registry.puts_off = lambda name: name == "low"
+    run(store)
+    assert (len(store["low"]), len(store["high"])) == (0, 10)
+    clock.forward(9.9)
+    run(store)
+    assert len(store["low"]) == 0
+    clock.forward(0.2)
+    run(store)
+    assert len(store["low"]) == 10
+    orders(store, first=10)
+    run(store)
+    assert (len(store["low"]), len(store["high"])) == (10, 20)
+    registry.puts_off = lambda name: False
+    run(store)
+    assert len(store["low"]) == 20

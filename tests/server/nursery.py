@@ -3,7 +3,8 @@
     python -m tests.server.nursery ROOT PORT ERRORS       reads lines: start
 
 For every line it forks a process, which has everything imported already, and prints its pid. That
-one serves the store on the port and prints "ready" when it takes calls.
+one serves the store on the port and prints "ready" when it takes calls. It counts its requests from
+`LIVES` times its own number on, so that every answer tells which server gave it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,18 @@ import signal
 import sys
 import traceback
 
+LIVES = 1 << 32
+
+
+def warm_up() -> None:
+    """Import what the first calls would: pyarrow its pandas, uvicorn its protocols."""
+    import pyarrow as pa
+    import uvicorn.lifespan.off
+    import uvicorn.protocols.websockets.websockets_sansio_impl  # noqa: F401
+
+    pa.array([b"pandas"])
+    "localhost".encode("idna")
+
 
 def main() -> None:
     import uvloop
@@ -20,9 +33,10 @@ def main() -> None:
     from esker.server.run import Server
     from esker.server.settings import Settings
 
+    warm_up()
     root, port, errors = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
-    for _ in sys.stdin:
+    for life, _ in enumerate(sys.stdin, 1):
         pid = os.fork()
         if pid:
             print(pid, flush=True)
@@ -31,6 +45,7 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             server = Server(root, Settings(port=port, streams=1_000))
+            server.app.requests = life * LIVES
             uvloop.run(server.run(lambda _: print("ready", flush=True)))
         except BaseException:
             traceback.print_exc()

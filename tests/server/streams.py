@@ -35,10 +35,18 @@ class Events:
         if small:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.settimeout(30)
-        self.socket.connect((where.hostname or "", where.port or 0))
-        lines = [f"GET {path} HTTP/1.1", f"Host: {where.netloc}", "Accept: text/event-stream"]
-        if last:
-            lines.append(f"Last-Event-ID: {last}")
+        try:
+            self._open(path, where.netloc, (where.hostname or "", where.port or 0), headers)
+        except BaseException:
+            self.socket.close()
+            raise
+        self._parsed = self._parse()
+
+    def _open(self, path: str, host: str, place: tuple[str, int], headers: dict[str, str]) -> None:
+        self.socket.connect(place)
+        lines = [f"GET {path} HTTP/1.1", f"Host: {host}", "Accept: text/event-stream"]
+        if self.last:
+            lines.append(f"Last-Event-ID: {self.last}")
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.socket.sendall("\r\n".join([*lines, "", ""]).encode())
         self._file = self.socket.makefile("rb")
@@ -50,7 +58,6 @@ class Events:
         self.body = b""
         if self.headers.get("transfer-encoding") != "chunked":
             self.body = self._file.read(int(self.headers.get("content-length", "0")))
-        self._parsed = self._parse()
 
     def __enter__(self) -> Events:
         return self

@@ -19,15 +19,15 @@ def test_every_line_is_measured_and_compared(
     assert server.main(["--smoke", "--dir", str(tmp_path), "--results", str(tmp_path)]) == 0
     told = json.loads((tmp_path / "server-smoke.json").read_text())
     named = [line["operation"] for line in told["lines"]]
-    assert len(named) == len(set(named)) == 6
+    assert len(named) == len(set(named)) == 11
     for line in told["lines"]:
         assert line["figures"][SUBJECT] > 0
         assert line["percentiles"][SUBJECT]["p50"] <= line["percentiles"][SUBJECT]["p99"]
-        if "Arrow" not in line["operation"]:
+        if not line["operation"].startswith("SSE") and "Arrow" not in line["operation"]:
             assert line["figures"]["nats"] > 0
             assert line["ratios"]["nats"] > 0
             assert "redis" in line["figures"]
-    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert len(capsys.readouterr().out.splitlines()) == 11
 
 
 def test_a_goal_is_met_or_not() -> None:

@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from esker.server import protocol
+from esker.server import depth, protocol
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.server.conftest import Client
@@ -468,3 +468,48 @@ def run(work: Callable[[], None], times: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def nested(levels: int, inside: str = "1") -> str:
+    """JSON of so many levels; a string in it has brackets that do not count."""
+    text = inside
+    for level in range(levels):
+        text = f"[{text}]" if level % 2 else f'{{"a\\\\":"]][[\\"[","b":{text}}}'
+    return text
+
+
+def test_the_depth_of_json(client: Client) -> None:
+    most = client.server.settings.json_depth
+    client.append("t", "x")
+    json = {"Content-Type": "application/json"}
+    event = '{"specversion":"1.0","id":"1","source":"/","type":"t","data":'
+    for over in (0, 1):
+        line = f'{{"value":{nested(most - 1 + over)}}}\n'
+        bodies = {
+            "a value": (json, f'{{"records":[{{"value":{nested(most - 3 + over)}}}]}}'),
+            "a line": (NDJSON, '{"value":"x"}\n' * 40 + line),
+            "an event": (
+                {"Content-Type": "application/cloudevents+json"},
+                f"{event}{nested(most - 1 + over)}}}",
+            ),
+        }
+        for name, (headers, body) in bodies.items():
+            answer = client.call("POST", "/v1/topics/t/records", body.encode(), headers)
+            assert answer.status == (400 if over else 200), (name, over, answer.body)
+            if over:
+                assert "at most 32 levels" in answer.json()["error"]["message"]
+    wide = '{"records":[{"value":%s}]}' % ("[" + ",".join(["[]"] * 1_000) + "]")
+    assert client.call("POST", "/v1/topics/t/records", wide.encode(), json).status == 200
+    texts = '{"records":[{"value":"%s"}]}' % ("[" * 1_000 + '\\"' + "{" * 1_000)
+    assert client.call("POST", "/v1/topics/t/records", texts.encode(), json).status == 200
+
+
+@pytest.mark.parametrize("levels", [1, 31, 32, 33, 34, 100])
+def test_the_depth_is_measured_without_going_down(levels: int) -> None:
+    for inside in ("1", '"]"', '"\\\\"', '{"x":["[[["]}', "[]"):
+        more = {'{"x":["[[["]}': 2, "[]": 1}.get(inside, 0)
+        data = nested(levels, inside).encode()
+        assert depth._deeper(data, 32) == (levels + more > 32), data
+    assert depth._deeper(b"[" * 33, 32)
+    assert not depth._deeper(b"[" * 32, 32)
+    assert not depth._deeper(b"]" * 100, 32)  # the decoder says what is wrong with it

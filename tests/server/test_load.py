@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from esker.errors import InvalidOption
-from esker.server import metrics
+from esker.routes.registry import Registry
 from esker.server.feed import rules
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
@@ -219,14 +218,14 @@ def test_nothing_is_made_for_who_has_no_room(
     made.hear("caught_up")
     hub = server.app.hub
     (stream,) = hub.streams
-    feed = hub.feeds["t"][0]
+    feed = hub.feeds["t"][0, False]
     until(lambda: stream.task is None and feed.armed and not feed.dirty and not feed.draining)
 
     def fill() -> None:
         """Four messages wait, and the task that would send them does not come to it."""
         stream.task = hub._loop.create_future()  # type: ignore[union-attr,assignment]
         hub._slow.add(stream)
-        frame = hub.feeds["t"][0].maker.caught_up(1, "json")
+        frame = hub.feeds["t"][0, False].maker.caught_up(1, "json")
         for _ in range(SOCKET_MESSAGES):
             stream.enqueue(stream.interests[0], frame)
 
@@ -446,61 +445,34 @@ def test_real_load_raises_the_pressure_and_it_falls_again(server: Server) -> Non
     client.close()
 
 
-# ---- metrics ----------------------------------------------------------------------------------
+# ---- latency ---------------------------------------------------------------------------------
 
 
-def families(client: Client) -> dict[str, Any]:
-    answer = client.get("/metrics")
-    assert answer.status == 200
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    return {each.name: each for each in text_string_to_metric_families(answer.body.decode())}
-
-
-def test_metrics_are_what_prometheus_reads(server: Server, client: Client) -> None:
-    client.call("PUT", "/v1/topics/wide", {"shards": 2})
-    client.append("t", "a", "b", "c")
-    with Events(server.url, "/v1/watch?topics=t&start=earliest") as events:
-        events.values(3)
-        found = families(client)
-    streams = {each.labels["kind"]: each.value for each in found["esker_streams"].samples}
-    assert streams == {"sse": 1, "websocket": 0}
-    ends = {
-        (each.labels["topic"], each.labels["shard"]): each.value
-        for each in found["esker_topic_end_offset"].samples
-    }
-    assert ends == {("t", "0"): 3, ("wide", "0"): 0, ("wide", "1"): 0}
-    (records,) = (
-        each.value for each in found["esker_topic_records"].samples if each.labels["topic"] == "t"
-    )
-    assert records == 3
-    assert found["esker_delivered_records"].samples[0].value == 3
-    assert 0 <= found["esker_pressure_ratio"].samples[0].value <= 1
-    assert len(found["esker_ready_topics"].samples) == 5
-    assert found["esker_topics_truncated"].samples[0].value == 0
-    assert found["esker_topics"].samples[0].value == 2
-    for name, each in found.items():
-        assert each.documentation
-        assert each.type in ("gauge", "counter")
-        assert not name.endswith(("_ms", "_us", "_kb"))
-
-
-def test_there_are_never_more_lines_than_a_bound(
+def test_a_little_that_was_written_just_now_is_read_on_the_spot(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "TOPICS_MAX", 3)
-    for number in range(5):
-        client.append(f"t{number}", "a")
-    found = families(client)
-    assert len(found["esker_topic_end_offset"].samples) == 3
-    assert found["esker_topics_truncated"].samples[0].value == 2
+    client.append("t", "first")
+    with Events(server.url, "/v1/watch?topics=t") as events:
+        events.next("caught-up")
+        client.append("t", "second")  # from here on it is known where the log ended
+        assert events.values(1) == ["second"]
+        feed = server.app.hub.feeds["t"][0, False]
+        asked: list[int] = []
+        run = server.app.run
 
+        async def counted(work: Any) -> Any:
+            asked.append(1)
+            return await run(work)
 
-def test_labels_are_escaped() -> None:
-    text = metrics.Text()
-    text.add("m", "gauge", "says", [({"x": 'a"b\\c\nd'}, 1.5)])
-    (family,) = text_string_to_metric_families(text.encoded().decode())
-    assert family.samples[0].labels == {"x": 'a"b\\c\nd'}
-    assert family.samples[0].value == 1.5
+        monkeypatch.setattr(server.app, "run", counted)
+        until(lambda: feed.armed and not feed.dirty)
+        for number in range(5):
+            client.append("t", str(number))
+            assert events.values(1) == [str(number)]
+        assert not asked
+        client.append("t", "x" * 100_000)
+        assert events.values(1) == ["x" * 100_000]
+        assert asked  # by a thread: it is too much for the loop
 
 
 def test_from_write_to_delivery_takes_milliseconds(server: Server, client: Client) -> None:
@@ -515,3 +487,23 @@ def test_from_write_to_delivery_takes_milliseconds(server: Server, client: Clien
             events.next("record")
             took.append(time.monotonic() - began)
     assert statistics.median(took) < 0.05
+
+
+def test_routes_to_topics_of_low_value_are_put_off_under_pressure(tmp_path: Path) -> None:
+    settings = Settings(port=0, priorities=("low=-5", "high=900"))
+    with serving(tmp_path / "data", settings) as server:
+        client, hub = Client(server), server.app.hub
+        client.append("source", "x")
+        body = {"source": "source", "destination": "low"}
+        assert client.call("PUT", "/v1/routes/a", body).status == 201
+        assert not any(hub.puts_off(name) for name in ("low", "high", "nobody-reads"))
+        on_loop(server, hub.pressed)
+        (registry,) = (
+            each for each in server.app.store._store._context.guests if isinstance(each, Registry)
+        )
+        assert registry.puts_off == hub.puts_off
+        on_loop(server, lambda: setattr(hub.governor, "deferring", True))
+        found = [hub.puts_off(name) for name in ("low", "high", "nobody-reads")]
+        on_loop(server, lambda: setattr(hub.governor, "deferring", False))
+        assert found == [True, False, True]
+        client.close()

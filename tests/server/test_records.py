@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import threading
 import time
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 
+from esker.server import records
 from tests.server.conftest import Client
 
 NDJSON = "application/x-ndjson"
@@ -250,3 +254,64 @@ def test_columns_are_chosen_and_every_offset_is_accounted_for(client: Client) ->
     assert client.get("/v1/topics/c/records?columns=tag").code == "invalid_request"
     wrong = client.get(path.replace("tag", "tga"), Accept="application/vnd.apache.arrow.stream")
     assert (wrong.code, "'tag'" in wrong.json()["error"]["message"]) == ("invalid_option", True)
+
+
+def test_records_can_be_had_as_csv(client: Client) -> None:
+    given = [
+        {"value": 'a,"b"\nc', "key": "k", "tag": "eu", "node": "n", "timestamp": 5},
+        {"value": ""}, {"base64": "/wA="}, {"value": "ü", "key_base64": "/w=="},
+    ]  # fmt: skip
+    client.call("POST", "/v1/topics/t/records", {"records": given})
+    answer = client.get("/v1/topics/t/records", Accept="text/csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["esker-next"] == "4"
+    rows = list(csv.DictReader(io.StringIO(answer.body.decode(), newline="")))
+    assert [row["offset"] for row in rows] == ["0", "1", "2", "3"]
+    assert [row["value"] for row in rows] == ['a,"b"\nc', "", "", "ü"]
+    assert [row["base64"] for row in rows] == ["", "", "/wA=", ""]
+    assert [row["key"] for row in rows] == ["k", "", "", ""]
+    assert [row["key_base64"] for row in rows] == ["", "", "", "/w=="]
+    assert (rows[0]["tag"], rows[0]["node"], rows[0]["timestamp"]) == ("eu", "n", "5")
+    empty = client.get("/v1/topics/t/records?start=4", Accept="text/csv").body.decode()
+    assert len(empty.splitlines()) == 1  # the head
+
+
+def test_who_wants_no_offsets_gets_none(client: Client) -> None:
+    body = {"records": [{"value": "a"}, {"value": "b"}]}
+    told = client.call("POST", "/v1/topics/t/records?return=none", body).json()
+    assert (told["count"], told["spans"]) == (2, [])
+    told = client.call("POST", "/v1/topics/t/records?return=offsets", body).json()
+    assert told["spans"] == [{"shard": 0, "first": 2, "count": 2}]
+    assert client.call("POST", "/v1/topics/t/records?return=all", body).status == 400
+
+
+def test_a_page_that_is_at_hand_is_what_it_would_be_from_a_thread(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", *map(str, range(50)))
+    arrow = {"Accept": "application/vnd.apache.arrow.stream"}
+    paths = [f"/v1/topics/t/records?start={start}&limit=7" for start in (0, 20, 45, 50, 60)]
+    app, asked = client.server.app, []
+    run = app.run
+
+    async def counted(work: Any) -> Any:
+        asked.append(1)
+        return await run(work)
+
+    monkeypatch.setattr(app, "run", counted)
+
+    def pages() -> list[Any]:
+        names = ("esker-next", "esker-end", "etag")
+        found = [client.get(path, **arrow) for path in paths]
+        return [(each.status, each.body, [each.headers.get(n) for n in names]) for each in found]
+
+    there = pages()
+    assert len(asked) == 2  # those behind the end
+    monkeypatch.setattr(records, "HAND_LOG", -1)
+    assert pages() == there
+    assert len(asked) == 2 + len(paths)
+    monkeypatch.undo()
+    monkeypatch.setattr(app, "run", counted)
+    asked.clear()
+    client.get(paths[0])  # as JSON
+    assert len(asked) == 1

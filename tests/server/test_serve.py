@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from esker.cli.main import main
 from esker.errors import InvalidOption
+from esker.options import StoreOptions
+from esker.server.run import serving
 from esker.server.settings import Settings, file_settings, settle
 from esker.server.table import ROUTES
 from tests.helpers import PATIENCE
@@ -218,6 +221,25 @@ def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(
     assert shown["hosts"] == "('a.b',)  (esker.toml)"
     assert shown["host"] == "'127.0.0.1'  (default)"
     assert shown.keys() == set(Settings.__struct_fields__)
+
+
+def test_options_of_the_store_are_settings_as_any_other(tmp_path: Path) -> None:
+    file = {"budget_bytes": "1GiB", "linger": "5ms", "cold": str(tmp_path / "file")}
+    environment = {"ESKER_COLD": str(tmp_path / "cold"), "ESKER_SYNC_INTERVAL": "50ms"}
+    flags = {"budget_bytes": "2MiB", "handover": True}
+    settings, given = settle(flags, environment, file, "esker.toml")
+    assert given["budget_bytes"].source == "--budget-bytes"
+    assert given["cold"].source == "ESKER_COLD"
+    assert given["linger"].source == "esker.toml"
+    with serving(tmp_path / "data", msgspec.structs.replace(settings, port=0)) as server:
+        options = server.app.store._store._context.options
+    assert (options.budget_bytes, options.linger_us, options.sync_interval_us) == (
+        2 << 20, 5_000, 50_000,
+    )  # fmt: skip
+    assert (options.cold, options.handover) == (str(tmp_path / "cold"), True)
+    defaults = StoreOptions()
+    for name, value in Settings().of_store().items():  # what is not set is as the library has it
+        assert getattr(defaults, name) == value, name
 
 
 @pytest.mark.parametrize(

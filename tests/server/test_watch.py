@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -213,7 +214,7 @@ def test_records_that_others_write_come_too(server: Server, client: Client, watc
     events.next("caught-up")
     shard = next(iter(server.app.hub.feeds["t"].values())).shard
     shard.add_waiter = lambda waiter: None  # nobody wakes it
-    feed = server.app.hub.feeds["t"][0]
+    feed = server.app.hub.feeds["t"][0, False]
     feed.disarm()
     type(feed).polled, kept = property(lambda self: True), type(feed).polled
     try:
@@ -553,3 +554,102 @@ def test_a_head_request_is_no_stream(server: Server, client: Client) -> None:
 def test_a_stream_is_not_sent_to_who_does_not_take_events(client: Client) -> None:
     client.append("t", "a")
     assert client.get("/v1/watch?topics=t", Accept="application/json").status == 406
+
+
+# ---- only what is durable --------------------------------------------------------------------
+
+
+def test_a_strong_watcher_is_sent_what_is_durable_and_no_more(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, sync_interval=3_600)) as server:
+        client, hub = Client(server), server.app.hub
+        client.call("PUT", "/v1/topics/t", {})
+        query = "/v1/watch?topics=t&start=earliest"
+        with (
+            Events(server.url, query) as soon,
+            Events(server.url, f"{query}&consistency=strong") as late,
+        ):
+            for each in (soon, late):
+                each.next("caught-up")
+            client.append("t", "a", "b")
+            assert soon.values(2) == ["a", "b"]
+            page = client.get("/v1/topics/t/records?consistency=strong").json()
+            assert (page["records"], page["end"], page["caught_up"]) == ([], 0, True)
+            feed = hub.feeds["t"][0, True]
+            on_loop(server, lambda: hub.mark(feed))
+            until(lambda: not feed.dirty and not feed.draining)
+            assert feed.at == 0  # it was looked at, and not sent
+            assert client.call("POST", "/v1/topics/t/sync", {}).status == 200
+            told = late.next("record").json()
+            assert [each["value"] for each in told["records"]] == ["a", "b"]
+            assert (told["next"], told["end"]) == (2, 2)
+            page = client.get("/v1/topics/t/records?consistency=strong").json()
+            assert (len(page["records"]), page["end"], page["caught_up"]) == (2, 2, True)
+        client.close()
+
+
+def test_a_strong_long_poll_waits_until_it_is_durable(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, sync_interval=3_600)) as server:
+        client, other = Client(server), Client(server)
+        client.append("t", "a")
+        found: list[Any] = []
+        path = "/v1/topics/t/records?consistency=strong&wait=20"
+        waiting = threading.Thread(target=lambda: found.append(other.get(path).json()))
+        waiting.start()
+        until(lambda: server.app.under_way)
+        assert client.call("POST", "/v1/topics/t/sync", {}).status == 200
+        waiting.join(30)
+        (page,) = found
+        assert [each["value"] for each in page["records"]] == ["a"]
+        for each in (client, other):
+            each.close()
+
+
+# ---- HTTP/1.0 --------------------------------------------------------------------------------
+
+
+def test_a_client_of_http_1_0_gets_events_without_chunks(server: Server, client: Client) -> None:
+    client.append("t", "a")
+    client.append("u", "b")
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 30) as sock:
+        ask = "GET /v1/watch?topics=t,u&start=earliest HTTP/1.0"
+        sock.sendall(f"{ask}\r\nHost: {host}:{port}\r\n\r\n".encode())
+        heard = b""
+
+        def hear(what: bytes) -> None:
+            nonlocal heard
+            while what not in heard:
+                piece = sock.recv(65_536)
+                assert piece, heard
+                heard += piece
+
+        for text in (b'"value":"a"', b'"value":"b"'):
+            hear(text)
+        while heard.count(b"event: caught-up") < 2:
+            heard += sock.recv(65_536)
+        client.append("t", "live")  # written straight to the connection
+        hear(b'"value":"live"')
+        head, _, body = heard.partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert body.startswith(b"retry: 2000\n\n")
+        assert b"\r\n" not in body  # nor the length of any chunk
+        on_loop(server, server.stop)
+        hear(b"event: bye")
+        assert sock.recv(65_536) == b""
+
+
+def test_a_stalled_client_of_http_1_0_is_sent_away(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", Settings(port=0, stall_seconds=0.5)) as server:
+        client, hub = Client(server), server.app.hub
+        client.append("t", "first")
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            sock.connect((host, int(port)))
+            ask = f"GET /v1/watch?topics=t HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n"
+            sock.sendall(ask.encode())
+            until(lambda: len(hub.streams) == 1)
+            for _ in range(12):
+                client.append("t", "x" * 900_000)
+            until(lambda: not hub.streams, 30)
+        client.close()

@@ -90,6 +90,7 @@ class Committer:
         ]  # fmt: skip
         self._journaled: dict[int, tuple[Shard, LogSegment]] = {}
         self.syncs = 0
+        self.sync_times = tally.Times()
         self.rounds = 0
         self.window: float | None = None  # seconds; if none is set, what the options say
 
@@ -297,6 +298,7 @@ class Committer:
                 self.syncs += 1
                 started = self._context.clock.monotonic()
                 shard.sync_directly(log, end)
+                self.sync_times.took(self._context.clock.monotonic() - started)
                 self._count_sync(shard, started)
             except Exception as problem:
                 shard.poisoned_by(problem)
@@ -352,6 +354,7 @@ class Committer:
             self.syncs += 1
             started = self._context.clock.monotonic()
             journal.sync()
+            self.sync_times.took(self._context.clock.monotonic() - started)
         except Exception as problem:
             for shard, _, _ in lot:
                 shard.poisoned_by(problem)
@@ -379,7 +382,9 @@ class Committer:
             try:
                 if log.in_file < log.synced:
                     self.syncs += 1
+                    began = self._context.clock.monotonic()
                     shard.sync_directly(log, log.synced)
+                    self.sync_times.took(self._context.clock.monotonic() - began)
             except Exception as problem:
                 shard.poisoned_by(problem)
                 continue

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from esker.clock import Clock
 from esker.engine.ahead import Ahead
 from esker.engine.findings import Finding
+from esker.engine.progress import Progress
 from esker.errors import (
     Corruption,
     EskerError,
@@ -80,6 +81,7 @@ class Context:
         self.ahead = Ahead(self.maps.cold)
         self.gauge = Gauge(options.max_unflushed_bytes)
         self.boot = files.boot_id()
+        self.progress: Callable[[Progress], None] | None = None  # told while it is recovered
         self.gaps_met = 0  # gaps that readers of this handle came across
         self.told_bounds = False  # that there is no cold store for topics that have bounds
         self.closing = False  # nothing new is accepted; what was accepted is being written

@@ -26,6 +26,7 @@ from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.findings import CASES, Finding, Recovery, Say
 from esker.engine.layout import cut_cursors, is_clean, list_segments, shard_folder
+from esker.engine.progress import Teller
 from esker.engine.quarantine import quarantine
 from esker.engine.recatalog import recover_catalog
 from esker.engine.removal import finish_removals
@@ -107,6 +108,7 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
     needed: set[str] = set()
     done: set[tuple[int, int]] = set()
     held: set[tuple[int, int]] = set()
+    teller = Teller("recovery", "shards", context.progress, len(wanted), context.clock)
     for entry in catalog.catalog.topics:
         for number in range(entry.options.shards):
             if (entry.id, number) not in wanted:
@@ -122,6 +124,7 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
                 mine = replays.get((entry.id, number), [])
                 needed |= recover_shard(context, entry, number, mine, report)
                 report.shards += 1
+                teller.add(1)
                 done.add((entry.id, number))
             finally:
                 lock.release()

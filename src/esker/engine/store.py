@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from types import TracebackType
 from typing import Any, cast
@@ -23,6 +23,7 @@ from esker.engine.identity import Mode, identity, make_dirs, root_of
 from esker.engine.layout import shard_folder
 from esker.engine.maintenance import Maintenance
 from esker.engine.processes import Slots, give_back_all
+from esker.engine.progress import Progress
 from esker.engine.reader import check_timeout
 from esker.engine.recovery import Finding, Recovery, _unclean, recover_catalog, recover_store
 from esker.engine.removal import remove_topic
@@ -518,17 +519,13 @@ def _difference(known: TopicOptions, wanted: TopicOptions) -> str:
 
 
 def open_store(
-    path: str | PathLike[str],
-    mode: Mode = "rw",
-    *,
-    files: Files | None = None,
-    clock: Clock = SYSTEM_CLOCK,
-    **options: Any,
-) -> Store:
+    path: str | PathLike[str], mode: Mode = "rw", *, files: Files | None = None,
+    clock: Clock = SYSTEM_CLOCK, progress: Callable[[Progress], None] | None = None, **options: Any,
+) -> Store:  # fmt: skip
     """Open a store, making it if the directory is new or empty.
 
     `path` may be ":memory:", or a server's URL: docs/client.md. mode="r" changes nothing. `files`
-    and `clock` are for tests. See `esker.options.StoreOptions` for the other options.
+    and `clock` are for tests, `progress` is told of recovery. See `esker.options.StoreOptions`.
     """
     if mode not in ("rw", "r"):
         raise InvalidOption(f'mode={mode!r}: "rw" or "r"')
@@ -553,6 +550,7 @@ def open_store(
     context = Context(
         root=root, store=store, files=files, clock=clock, options=checked, read_only=mode == "r"
     )
+    context.progress = progress
     catalog = CatalogFile(files, root, store)
     opened = Store(context, catalog)
     try:

@@ -7,8 +7,9 @@ by `tell` now and then. Lost updates between threads cost a count, never data.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esker.engine.buffer import CLOSED
 from esker.format.checksum import MASK64
@@ -32,6 +33,25 @@ class Weight(NamedTuple):
 
     all: int  # wherever they lie
     here: int  # of those that lie in a cold store, only their stubs
+
+
+SYNC_BOUNDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+)  # fmt: skip
+
+
+class Times:
+    """How long something took: counts between bounds, in seconds, and their sum."""
+
+    def __init__(self, bounds: Sequence[float] = SYNC_BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.seconds = 0.0
+
+    def took(self, seconds: float) -> None:
+        """One of them is over. Of two at the same moment one may not be counted."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.seconds += seconds
 
 
 Weighed = tuple["SealedSegment | None", int, Weight, int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from esker.engine.store import Store
 
 IDLE_SECONDS: Final = 0.01  # between rounds in which there was nothing to do
+PUT_OFF_SECONDS: Final = 10.0  # the longest that a route is put off at a stretch
 FILE_SECONDS: Final = 0.5  # between looks for routes that other processes made, moved or deleted
 
 
@@ -46,6 +48,8 @@ class Registry:
         self._stop = False
         self._look = 0.0
         self._flaw = ""
+        # by a server under pressure, of the name of a destination; from the thread of the routes
+        self.puts_off: Callable[[str], bool] | None = None
 
     def __repr__(self) -> str:
         return f"the routes of {self.store.path}"
@@ -148,7 +152,21 @@ class Registry:
         """One step of each; how many records were read."""
         if not self.store._context.options.routes:
             return 0
-        return sum(runner.step() for runner in self.runners())
+        return sum(runner.step() for runner in self.runners() if not self._put_off(runner))
+
+    def _put_off(self, runner: Runner) -> bool:
+        """Whether a route rests for now, because others are worth more; never for long."""
+        known = self.store._catalog.by_id(runner.entry.destination)
+        if self.puts_off is None or known is None or not self.puts_off(known.name):
+            runner.rests_since = None
+            return False
+        now = self.store._context.clock.monotonic()
+        if runner.rests_since is None:
+            runner.rests_since = now
+        if now - runner.rests_since < PUT_OFF_SECONDS:
+            return True
+        runner.rests_since = None  # one step, and another rest
+        return False
 
     def _run(self) -> None:
         while not self._stop:

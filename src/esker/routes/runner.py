@@ -71,6 +71,7 @@ class Runner:
         self._held: dict[int, Held] = {}
         self._sent: dict[tuple[int, int], int] = {}  # source shard, ours: the last offset there
         self._retry = self._look = 0.0
+        self.rests_since: float | None = None  # put off by whoever runs it
 
     # ---- a step --------------------------------------------------------------------------
 

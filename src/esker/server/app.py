@@ -28,6 +28,7 @@ import msgspec
 
 from esker.aio.store import AsyncStore
 from esker.clock import SYSTEM_CLOCK, Clock
+from esker.engine.progress import Progress
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.options import topic_name
@@ -79,6 +80,7 @@ class App:
         self.under_way = 0
         self.hub = Hub(self)
         self.sessions = Sessions()
+        self.replayed: dict[str, Any] = {"replay_progress": 0.0}  # while the store is opened
 
     def open(self, store: AsyncStore | None) -> None:
         """From now on calls are for this store; with None, for none."""
@@ -86,11 +88,20 @@ class App:
         if store is not None:
             self.hub.start()
 
+    def recovering(self, told: Progress) -> None:
+        """How far the store is; from the thread that opens it."""
+        self.replayed = {
+            "replay_progress": told.done / max(1, told.total), told.unit: told.done,
+            "of": told.total,
+        }  # fmt: skip
+
     @property
     def store(self) -> AsyncStore:
         """The store; a refusal while it is not open yet."""
         if self._store is None:
-            raise Fault("not_ready", "the store is being opened", headers=_LATER)
+            raise Fault(
+                "not_ready", "the store is being opened", detail=self.replayed, headers=_LATER
+            )
         return self._store
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:

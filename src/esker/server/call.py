@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from esker.server.codec import JSON
+from esker.server.depth import check_depth
 from esker.server.faults import Fault
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Call:
     """One request, when it is known who asks and that they may."""
 
     __slots__ = (
-        "_receive", "app", "body", "headers", "params", "principal", "query", "request", "route",
-        "times",
+        "_receive", "app", "began", "body", "headers", "params", "principal", "query", "request",
+        "route", "times",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,7 @@ class Call:
         self.query: Any = None
         self.body: Any = None
         self.times: dict[str, float] = {}  # milliseconds, by what took them
+        self.began = app.clock.monotonic()
         self._receive = receive
 
     @property
@@ -86,7 +88,10 @@ class Call:
     async def read(self) -> bytes:
         """The whole body; counted while it comes, so that a length that lies does no harm."""
         pieces = [piece async for piece in self.pieces()]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if "json" in self.media and "ce-specversion" not in self.headers:  # whose data is not read
+            check_depth(data, self.app.settings.json_depth)
+        return data
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes, for those who need not have all of it at once."""

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.csv as csv
 from msgspec import UNSET, Raw, UnsetType
 
 from esker.engine.batch import SCHEMA, Batch
@@ -39,6 +40,7 @@ NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 BYTES: Final = "application/octet-stream"
 EVENTS: Final = "text/event-stream"
+CSV: Final = "text/csv"
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):
@@ -192,6 +194,48 @@ def gap_out(gap: Gap) -> dict[str, Any]:
 def lines_out(records: Sequence[Any]) -> bytes:
     """A JSON object in each line."""
     return msgspec.json.Encoder().encode_lines(records)
+
+
+def csv_out(batches: Iterable[Batch]) -> memoryview:
+    """Batches as CSV with a head; what is no text stands in base64, headers are left out."""
+    sink = pa.BufferOutputStream()
+    with csv.CSVWriter(sink, _CSV_SCHEMA) as writer:
+        for batch in batches:
+            writer.write(_csv_rows(batch))
+    return memoryview(sink.getvalue())
+
+
+def _csv_rows(batch: Batch) -> Any:
+    columns, count = batch.columns, len(batch)
+    nothing = pa.nulls(count, pa.string())
+    stamps: Any = columns.timestamps
+
+    def text(column: Any) -> Any:
+        return nothing if isinstance(column, repeat) else pa.array(column, pa.string())
+
+    values, coded = _texts(columns.values)
+    keys, coded_keys = (repeat(None),) * 2 if columns.keys is None else _texts(columns.keys)
+    return pa.record_batch(
+        [
+            batch.offsets,
+            pa.repeat(pa.scalar(batch.shard, pa.int64()), count),
+            pa.repeat(pa.scalar(stamps, pa.int64()), count) if isinstance(stamps, int) else stamps,
+            text(values),
+            text(keys),
+            nothing if columns.tags is None else columns.tags,
+            nothing if columns.nodes is None else columns.nodes,
+            text(coded),
+            text(coded_keys),
+        ],
+        schema=_CSV_SCHEMA,
+    )
+
+
+_TEXT_COLUMNS: Final = ("value", "key", "tag", "node", "base64", "key_base64")
+_CSV_SCHEMA: Final = pa.schema(
+    [(name, pa.int64()) for name in ("offset", "shard", "timestamp")]
+    + [(name, pa.string()) for name in _TEXT_COLUMNS]
+)
 
 
 def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> memoryview:

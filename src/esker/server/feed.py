@@ -7,10 +7,10 @@ place that a client means, reading on, making frames.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esker import positions
-from esker.engine.reader import resolve
+from esker.engine.reader import Consistency, end_of, resolve
 from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import EskerError, InvalidOption, TopicNotFound
@@ -22,20 +22,27 @@ from esker.server.frames import Lens, Made, Maker, Step
 if TYPE_CHECKING:
     from esker.server.stream import Interest
 
+FRESH_BYTES: Final = 64 << 10  # of a log
+
 
 class Feed:
     """A shard that somebody watches."""
 
     __slots__ = (
-        "_wake", "armed", "at", "dirty", "draining", "live", "maker", "name", "number", "shard",
-        "topic", "users",
+        "_wake", "armed", "at", "consistency", "dirty", "draining", "live", "maker", "name",
+        "number", "place", "seen", "shard", "topic", "users", "woken",
     )  # fmt: skip
 
-    def __init__(self, wake: Callable[[Feed], None], topic: Topic, number: int, at: int) -> None:
+    def __init__(
+        self, wake: Callable[[Feed], None], topic: Topic, number: int, at: int, *,
+        strong: bool = False,
+    ) -> None:  # fmt: skip
         self._wake = wake
         self.topic = topic
         self.name = topic.name
         self.number = number
+        self.place = (number, strong)
+        self.consistency: Consistency = "strong" if strong else "eventual"
         self.shard = topic._shards[number]
         self.maker = Maker(topic.name, topic.epoch, number)
         self.at = at  # all who are live have what is before it
@@ -44,10 +51,13 @@ class Feed:
         self.armed = False  # the writer will wake it
         self.dirty = False
         self.draining = False
+        self.woken = False  # by the writer, not by looking
+        self.seen: tuple[object, int] = (None, 0)  # the log, and its end, when it was last read
 
     def release(self) -> None:
         """There is more: called by the writer, in his thread, once for each time it is armed."""
         self.armed = False
+        self.woken = True
         self._wake(self)
 
     def arm(self) -> None:
@@ -62,8 +72,25 @@ class Feed:
 
     @property
     def polled(self) -> bool:
-        """Whether somebody in another process may write it."""
+        """Whether it may move without a word: by another process, or because it became durable."""
+        if self.consistency == "strong":
+            return True
         return not self.shard.writing and self.shard.durability != "ephemeral"
+
+    @property
+    def fresh(self) -> bool:
+        """Whether what is new was written just now, by this process, and is little.
+
+        Then it is in memory, and read faster than another thread can be asked to.
+        """
+        log, (known, end) = self.shard.active, self.seen
+        return (
+            self.woken
+            and log is not None
+            and log is known
+            and self.shard.writing
+            and log.end - end <= FRESH_BYTES
+        )
 
     @property
     def gone(self) -> bool:
@@ -114,7 +141,7 @@ def look(
 
 
 def reading(feed: Feed, begin: int, stop: int | None, lens: Lens) -> tuple[Step, Made]:
-    step = frames.read_on(feed.topic, feed.number, begin, stop)
+    step = frames.read_on(feed.topic, feed.number, begin, stop, feed.consistency)
     return step, feed.maker.made(step, lens, begin)
 
 
@@ -125,8 +152,11 @@ def step_of(
     if not lenses:
         return None
     try:
+        feed.woken = False
         feed.arm()  # first: what comes from now on wakes it again
-        step = frames.read_on(feed.topic, feed.number, begin)
+        log = feed.shard.active
+        feed.seen = (log, 0 if log is None else log.end)
+        step = frames.read_on(feed.topic, feed.number, begin, None, feed.consistency)
         return step, [feed.maker.made(step, lens, begin) for lens in lenses]
     except EskerError as problem:
         return problem
@@ -134,7 +164,7 @@ def step_of(
 
 def has_more(feed: Feed) -> bool:
     try:
-        return feed.topic._view(feed.number).visible > feed.at
+        return end_of(feed.topic._view(feed.number), feed.consistency) > feed.at
     except EskerError:
         return True  # whoever reads it is told
 

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from esker.engine.batch import Batch
-from esker.engine.reader import NO_OFFSETS, end_of, read_batches
+from esker.engine.reader import NO_OFFSETS, Consistency, end_of, read_batches
 from esker.engine.topic import Topic
 from esker.records import Gap
 from esker.server import codec, cursor
@@ -48,6 +48,7 @@ class Lens(NamedTuple):
     tag: str | None = None
     tag_prefix: str | None = None
     where: str | None = None
+    strong: bool = False  # only what is durable
 
     def seen(self, batch: Batch) -> Batch:
         """The batch without the records that are not asked for."""
@@ -113,10 +114,13 @@ class Message(msgspec.Struct):
     cursor: str
 
 
-def read_on(topic: Topic, shard: int, at: int, stop: int | None = None) -> Step:
+def read_on(
+    topic: Topic, shard: int, at: int, stop: int | None = None,
+    consistency: Consistency = "eventual",
+) -> Step:  # fmt: skip
     """What is there from `at` on, up to `stop` and to what one step holds. Touches the disk."""
     view = topic._view(shard)
-    end = end_of(view)
+    end = end_of(view, consistency)
     last = end if stop is None else min(stop, end)
     items: list[Batch | Gap] = []
     records = size = 0

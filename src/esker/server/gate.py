@@ -96,6 +96,13 @@ class Gate:
             self._content = keyfile.content(settings.keys)
             self.keyring.take(keyfile.keys_in(self._content), clock.now_us())
 
+    @property
+    def warning(self) -> str:
+        """What everybody may know of keys that could not be read again; nothing if they could."""
+        if not self._complaint:
+            return ""
+        return "the file of keys cannot be read or understood: the former keys stay in force"
+
     # ---- who asks ------------------------------------------------------------------------
 
     def who(self, headers: Mapping[str, str], ticket: str | None = None) -> Principal:

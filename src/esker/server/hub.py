@@ -30,13 +30,16 @@ from esker.aio.store import THREADS
 from esker.engine.topic import Topic
 from esker.errors import EskerError, TopicNotFound
 from esker.records import Gap
+from esker.routes.registry import Registry
 from esker.scheduler.governor import RETRY_SECONDS, SAMPLE_SECONDS, Governor
+from esker.scheduler.priority import band_of
 from esker.scheduler.ready import ReadySet, Turn
 from esker.server import cursor, faults, frames
 from esker.server.cursor import Places
 from esker.server.faults import Fault
 from esker.server.feed import Feed, Spot, has_more, look, reading, rules, step_of
 from esker.server.frames import Lens, Made, Step
+from esker.server.latency import Stages
 from esker.server.stream import EventStream, Interest, Stream
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("esker.server")
 TOGETHER: Final = 16  # topics that are read in one go
+FRESH: Final = 4  # shards with a few new records: they are read on the spot
 READS: Final = 2  # of those who are not live, at once
 POLL_SECONDS: Final = 0.02  # how often a shard is looked at that another process may write
 PAUSE_SECONDS: Final = 0.005
@@ -59,11 +63,12 @@ class Hub:
         self.governor = Governor(app.clock, THREADS)
         self.ready = ReadySet(app.clock, self.priority)
         self.streams: dict[Stream, None] = {}
-        self.feeds: dict[str, dict[int, Feed]] = {}
+        self.feeds: dict[str, dict[tuple[int, bool], Feed]] = {}  # by shard, and whether strong
         self.appends = 0  # under way
         self.counts = dict.fromkeys(
             ("records", "frames", "deliveries", "lagging", "drains", "refused", "bytes"), 0
         )
+        self.stages = Stages()
         self._priorities: dict[str, float | None] = {}
         self._rules = rules(app.settings.priorities)
         self._missing: set[Interest] = set()
@@ -128,12 +133,19 @@ class Hub:
         finally:
             self.appends -= 1
 
+    def puts_off(self, name: str) -> bool:
+        """Whether routes to this topic rest; a route counts one band less. From any thread."""
+        return self.governor.deferring and band_of(self.ready.worth(name)) <= 1
+
     def pressed(self) -> None:
         """Do what the pressure asks for."""
         governor = self.governor
         self.ready.deferring = governor.deferring
         with contextlib.suppress(Fault):  # no store
             self.app.store._commit_window(governor.commit_window)
+            for guest in self.app.store._store._context.guests:
+                if isinstance(guest, Registry):
+                    guest.puts_off = self.puts_off
 
     # ---- who comes and goes --------------------------------------------------------------
 
@@ -190,8 +202,8 @@ class Hub:
             return
         feed.disarm()
         shards = self.feeds.get(feed.name, {})
-        if shards.get(feed.number) is feed:
-            del shards[feed.number]
+        if shards.get(feed.place) is feed:
+            del shards[feed.place]
             if not shards:
                 del self.feeds[feed.name]
                 self.ready.forget(feed.name)
@@ -217,14 +229,15 @@ class Hub:
 
     def _attach(self, interest: Interest, topic: Topic) -> None:
         shards = self.feeds.setdefault(topic.name, {})
-        feed = shards.get(interest.shard)
+        place = (interest.shard, interest.lens.strong)
+        feed = shards.get(place)
         if feed is not None and feed.topic is not topic:
-            del shards[interest.shard]
+            del shards[place]
             self._failed(feed, TopicNotFound("there is another one of its name"))
             feed = None
         if feed is None:
-            feed = self.feeds.setdefault(topic.name, shards)[interest.shard] = Feed(
-                self.wake, topic, interest.shard, interest.at
+            feed = self.feeds.setdefault(topic.name, shards)[place] = Feed(
+                self.wake, topic, interest.shard, interest.at, strong=interest.lens.strong
             )
         feed.users += 1
         interest.feed = feed
@@ -255,6 +268,7 @@ class Hub:
                 for turn in turns:
                     if turn.began:  # those of the lowest band wait because they should
                         self.governor.waited(turn.waited - window)
+                    self.stages.took("wake", turn.waited)
                 try:
                     await self._serve(turns)
                 except DONE:
@@ -284,11 +298,18 @@ class Hub:
                     lenses = tuple(lens for lens, live in feed.live.items() if live)
                     work.append((feed, feed.at, lenses))
         costs: dict[str, int] = {}
+        monotonic = self.app.clock.monotonic
+        began = monotonic()
         try:
-            done = await self.app.run(lambda _: [step_of(*each) for each in work])
+            if len(work) <= FRESH and all(feed.fresh for feed, _, _ in work):
+                done = [step_of(*each) for each in work]
+            else:
+                done = await self.app.run(lambda _: [step_of(*each) for each in work])
         finally:
             for feed, _, _ in work:
                 feed.draining = False
+        made_at = monotonic()
+        self.stages.took("make", made_at - began)
         for (feed, begin, lenses), found in zip(work, done, strict=True):
             if isinstance(found, EskerError):
                 self._failed(feed, found)
@@ -300,6 +321,7 @@ class Hub:
             self._deliver(feed, begin, step, dict(zip(lenses, made, strict=True)))
             if step.next < step.end:
                 feed.dirty = True
+        self.stages.took("write", monotonic() - made_at)
         self.counts["drains"] += len(turns)
         for turn in turns:
             feeds = self.feeds.get(turn.topic, {}).values()
@@ -329,6 +351,7 @@ class Hub:
                     and interest.at == begin
                     and stream.task is None
                     and isinstance(stream, EventStream)
+                    and stream.chunked
                     and len(stream.interests) == 1
                     and stream.open
                 ):

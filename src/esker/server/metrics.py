@@ -1,40 +1,35 @@
 """How it goes, as Prometheus reads it: text, base units, and never more lines than it can bear.
 
-Topics are listed one by one up to a bound, in the order of their names; `esker_topics_truncated`
-says how many are left out. What is counted for the whole server is always there.
+What is counted for the whole server is always there. Topics, groups and queues are listed one by
+one up to a bound (gauges.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from esker.engine.store import Store
-from esker.errors import EskerError
+from esker.server import gauges
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
+from esker.server.gauges import Sample
+from esker.server.latency import BUDGET
 from esker.version import VERSION
 
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
-TOPICS_MAX: Final = 1_000
 BANDS: Final = ("0", "1", "2", "3", "4")
-Sample = tuple[dict[str, str], float]
 
 
 async def metrics(call: Call) -> Reply:
     """Everything that is counted."""
     if getattr(call.principal, "prefixes", ()) and not call.principal.may("admin"):
         raise Fault("forbidden", "the key is for some topics only; metrics tell of all")
-    topics, left_out, store = await call.app.run(_of_store)
+    store = await call.app.run(gauges.of_store)
     text = Text()
     _server(text, call)
     _delivery(text, call)
-    for name, says, value in store:
-        text.add(name, "counter" if name.endswith("_total") else "gauge", says, [({}, value)])
-    text.add("esker_topics_truncated", "gauge", "Topics without lines of their own",
-             [({}, left_out)])  # fmt: skip
-    for name, kind, says, samples in topics:
-        text.add(name, kind, says, samples)
+    for metric in store:
+        text.add(*metric)
     return Reply(text.encoded(), media=MEDIA)
 
 
@@ -47,10 +42,11 @@ class Text:
     def add(self, name: str, kind: str, says: str, samples: Iterable[Sample]) -> None:
         """One metric, with a line for each of its label sets."""
         self._lines += (f"# HELP {name} {says}", f"# TYPE {name} {kind}")
-        for labels, value in samples:
+        for labels, value, *more in samples:
             told = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
             number = repr(value) if isinstance(value, float) else str(value)
-            self._lines.append(f"{name}{{{told}}} {number}" if told else f"{name} {number}")
+            line = name + (more[0] if more else "")
+            self._lines.append(f"{line}{{{told}}} {number}" if told else f"{line} {number}")
 
     def encoded(self) -> bytes:
         return ("\n".join(self._lines) + "\n").encode()
@@ -76,6 +72,8 @@ def _server(text: Text, call: Call) -> None:
         "Requests that the server could not do",
         [({}, app.failures)],
     )
+    text.add("esker_keys_stale", "gauge", "Whether the keys in force are not those of their file",
+             [({}, int(bool(app.gate.warning)))])  # fmt: skip
     text.add("esker_http_requests_under_way", "gauge", "Requests that are being done",
              [({}, app.under_way)])  # fmt: skip
 
@@ -170,59 +168,18 @@ def _delivery(text: Text, call: Call) -> None:
         "The widened commit window; 0 if it is not",
         [({}, governor.commit_window or 0.0)],
     )
+    text.add(
+        "esker_stage_seconds",
+        "histogram",
+        "How long a record takes through each stage on its way to those who watch",
+        [line for stage, times in hub.stages.times.items()
+         for line in gauges.histogram(times, stage=stage)],
+    )  # fmt: skip
+    text.add(
+        "esker_stage_budget_seconds",
+        "gauge",
+        "What each stage may take",
+        [({"stage": stage}, seconds) for stage, seconds in BUDGET.items()],
+    )
     text.add("esker_deferring", "gauge", "Whether push of the lowest band rests",
              [({}, int(governor.deferring))])  # fmt: skip
-
-
-_COUNTED: Final = (
-    ("syncs", "esker_syncs_total", "Syncs of files"),
-    ("commit_rounds", "esker_commit_rounds_total", "Rounds of group commit"),
-    ("unflushed_bytes", "esker_unflushed_bytes", "Bytes that are not yet written"),
-    ("mapped_bytes", "esker_mapped_bytes", "Bytes of segments that are mapped"),
-    ("gaps_met", "esker_gaps_total", "Gaps that readers met"),
-    ("topics", "esker_topics", "Topics"),
-)
-_OF_TOPIC: Final = (
-    ("esker_topic_end_offset", "gauge", "Behind the last record that readers see"),
-    ("esker_topic_earliest_offset", "gauge", "The first record that is there"),
-    ("esker_topic_records_total", "counter", "Records appended, as the shard's page counts them"),
-    ("esker_topic_bytes_total", "counter", "Bytes appended, as the shard's page counts them"),
-)
-
-
-def _of_store(store: Store) -> tuple[list[Any], int, list[tuple[str, str, int]]]:
-    """What the store knows; touches the disk."""
-    names = list(store)
-    samples: list[list[Sample]] = [[] for _ in _OF_TOPIC]
-    lines = 0
-    shown = 0
-    for name in names:
-        try:
-            found = _of_topic(store, name)
-        except EskerError:
-            shown += 1  # deleted meanwhile, or not to be read: the log says so
-            continue
-        if lines + len(found) > TOPICS_MAX:
-            break
-        shown += 1
-        lines += len(found)
-        for labels, numbers in found:
-            for column, number in zip(samples, numbers, strict=True):
-                column.append((labels, number))
-    told = [(*metric, column) for metric, column in zip(_OF_TOPIC, samples, strict=True)]
-    statistics = store.statistics()
-    counted = [(name, says, statistics[key]) for key, name, says in _COUNTED]
-    return told, len(names) - shown, counted
-
-
-def _of_topic(store: Store, name: str) -> list[tuple[dict[str, str], tuple[int, ...]]]:
-    topic = store[name]
-    found: list[tuple[dict[str, str], tuple[int, ...]]] = []
-    for shard in range(topic.shards):
-        counters = topic.counters(shard)
-        numbers = (
-            topic.end(shard), topic.earliest(shard),
-            counters.get("total_records", 0), counters.get("total_bytes", 0),
-        )  # fmt: skip
-        found.append(({"topic": name, "shard": str(shard)}, numbers))
-    return found

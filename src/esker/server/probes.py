@@ -16,7 +16,9 @@ async def health(call: Call) -> Reply:
 
 async def ready(call: Call) -> Reply:
     """The store is open, and calls are taken."""
-    return Reply(wire.Ready("ready", len(await call.app.store.topics())))
+    app = call.app
+    warnings = [app.gate.warning] if app.gate.warning else []
+    return Reply(wire.Ready("ready", len(await app.store.topics()), warnings))
 
 
 async def openapi(call: Call) -> Reply:

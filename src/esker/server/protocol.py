@@ -297,6 +297,11 @@ class Wire(HttpToolsProtocol):
         self.written += len(data)
         self.transport.write(data)
 
+    def write_both(self, head: bytes, body: bytes) -> None:
+        """Send these with one call, without putting them together."""
+        self.written += len(head) + len(body)
+        self.transport.writelines((head, body))
+
     def refuse(self, fault: Fault) -> None:
         """Answer with an error from here, and close."""
         self.deaf = True
@@ -561,7 +566,8 @@ class Exchange:
         elif self._head:
             head, self._head = self._head, b""
             if len(body) > 1 << 16:
-                wire.write(head)
+                wire.write_both(head, body)
+                body = b""
             else:
                 body = head + body
         if body:

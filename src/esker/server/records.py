@@ -13,16 +13,18 @@ from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
 from esker.engine.ranges import DELETED, without_holes
+from esker.engine.reader import end_of
 from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import DataGap, InvalidOption, TopicNotFound
+from esker.format.counters import WORD
 from esker.options import topic_name
 from esker.records import Gap, Record, Span, Spans
 from esker.server import codec, interop, wire
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Disconnected, Reply, decoded
-from esker.server.codec import ARROW, BYTES, JSON, NDJSON
+from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
 from esker.server.faults import Fault
 from esker.server.producers import either, produced, producing
 from esker.server.sifting import filter_of, matching
@@ -30,6 +32,11 @@ from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
 from esker.storage.sealed import SealedSegment
 
 # A page of sealed records is the same for ever, or until they are deleted.
+STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
+_LAST_WRITE: Final = WORD["last_write_ns"]
+HAND_LOG: Final = 16 << 20  # bytes of a log that is sure to be in memory
+HAND_NS: Final = 60 * 10**9  # if it was written to within this time
+HAND_BYTES: Final = 256 << 10  # of a page that is read on the spot
 CACHED: Final = "private, max-age=86400, immutable"
 LOOKS: Final = 200_000  # records that one call looks at for those that a filter wants
 
@@ -62,15 +69,21 @@ async def append(call: Call) -> Reply:
     else:
         raise Fault("unsupported_media_type", f"{media} is not taken here")
     began = call.app.clock.monotonic()
+    call.times["parse"] = (began - call.began) * 1e3
     if producer is not None:
         span: Span | Spans = await produced(call, name, records, producer, key, create)
     else:
         span = await _appended(call, name, records, media == ARROW, key, create)
     call.app.rooms.desks.ring(name)
-    call.times["append"] = (call.app.clock.monotonic() - began) * 1e3
+    took = call.app.clock.monotonic() - began
+    call.times["append"] = took * 1e3
+    stages = call.app.hub.stages
+    stages.took("parse", began - call.began)
+    stages.took("append", took)
     spans = list(span) if isinstance(span, Spans) else [span]
     told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
-    return Reply(wire.Appended(name, sum(each.count for each in told), told))
+    count = sum(each.count for each in told)
+    return Reply(wire.Appended(name, count, told if query.returns == "offsets" else []))
 
 
 async def _appended(
@@ -188,7 +201,7 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     else:
         place = max(place, until)
     view = topic._view(shard)
-    end = view.visible
+    end = end_of(view, query.consistency)
     sealed = bool(items) and place < end and place <= _sealed_end(view)
     return Found(shard, items, place, end, topic.earliest(shard), epoch, sealed)
 
@@ -212,12 +225,39 @@ async def read(call: Call) -> Reply:
         found = look(topic, _shard(topic, query.shard), query.start, query)
         return found if query.wait and not found.items else _page(call, found, media)
 
-    reply = await call.app.run(work)
+    if media == ARROW and _at_hand(call, query):
+        reply = work(call.app.store._store)
+    else:
+        reply = await call.app.run(work)
     if isinstance(reply, Found):
         found = await _waited(call, reply, query)
         reply = await call.app.run(lambda _: _page(call, found, media))
     call.times["read"] = (call.app.clock.monotonic() - began) * 1e3
     return reply
+
+
+def _at_hand(call: Call, query: wire.ReadQuery) -> bool:
+    """Whether a page is in memory, and small: then to ask another thread costs more than to read.
+
+    So it is with what lies in a log that this process writes, if that is short and was written to
+    just now. Only columns are made on the spot: as JSON a page takes many times as long.
+    """
+    known = call.app.store._topics.get(call.params["topic"])
+    if known is None or not known._topic.ready or not query.start.isdecimal():
+        return False
+    if query.where is not None:  # which may look at far more than it finds
+        return False
+    shards = known._topic._shards
+    number = query.shard or 0
+    if number >= len(shards) or not shards[number].writing:
+        return False
+    shard, start = shards[number], int(query.start)
+    log, counters = shard.active, shard.counters
+    if log is None or counters is None or not log.base <= start < shard.visible:
+        return False
+    since = call.app.clock.now_us() * 1000 - counters.words[_LAST_WRITE]
+    each = log.end // max(1, shard.visible - log.base)
+    return log.end <= HAND_LOG and since < HAND_NS and query.limit * each <= HAND_BYTES
 
 
 async def _waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
@@ -234,6 +274,8 @@ async def _waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
             news = loop.create_task(topic._wait(steps, deadline))
             await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
+            if query.consistency == "strong":  # what is visible may take a while to be durable
+                await asyncio.wait({gone, stopping}, timeout=STRONG_SECONDS)
             if gone.done():
                 raise Disconnected
             found = await call.app.run(
@@ -287,6 +329,8 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         headers += (("esker-gaps", msgspec.json.encode(gaps).decode()),)
     if media == ARROW:
         records: Any = codec.arrow_out(batches, query.columns)
+    elif media == CSV:
+        records = codec.csv_out(batches)
     elif media == CLOUD_EVENTS:
         everything = (each for batch in batches for each in batch.records())
         records = interop.events_out(call.params["topic"], everything)

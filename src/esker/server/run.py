@@ -46,7 +46,7 @@ class Server:
         self.url = ""
         self.loop: asyncio.AbstractEventLoop | None = None  # while it runs
         self._path = path
-        self._options = options
+        self._options = {**self.settings.of_store(), "progress": self.app.recovering, **options}
         self._reloading: asyncio.Future[None] | None = None  # kept, or it might be collected
         self._uvicorn = Listener(self._config(), self.settings)
 

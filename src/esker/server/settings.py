@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from esker.errors import InvalidOption, nearest
-from esker.options import duration_us, size_bytes
+from esker.options import COLD_CACHE_BYTES, duration_us, size_bytes
 from esker.storage.files import SYSTEM_FILES, content_of, real_path
 
 PREFIX: Final = "ESKER_"
@@ -51,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     body_bytes: int = 8 << 20
     stage_bytes: int = 1 << 30  # of a staged stream, which is not held in memory
     batch_records: int = 10_000
+    json_depth: int = 32  # levels of a body
     header_seconds: float = 10.0
     body_seconds: float = 30.0
     body_rate: int = 1 << 10  # bytes a second, at the least
@@ -74,6 +75,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     heartbeat_seconds: float = 15.0  # between two signs of life on a stream
     stall_seconds: float = 30.0  # for which a client of a stream may take nothing at all
 
+    # the store: see docs/options.md
+    linger: float = 0.02
+    sync_interval: float = 0.2
+    commit_window: float = 0.001
+    max_unflushed_bytes: int = 256 << 20
+    journal_bytes: int = 16 << 20
+    mapped_bytes: int = 8 << 30
+    budget_bytes: int = 0  # all topics together; 0 is no budget
+    cold: str = ""  # where sealed segments may be moved to: a directory, or s3://bucket/folder
+    cold_cache_bytes: int = COLD_CACHE_BYTES
+    handover: bool = False  # appends to what another process writes are handed to it
+
+    def of_store(self) -> dict[str, Any]:
+        """The options with which the store is opened."""
+        return {
+            "linger_us": round(self.linger * 1e6),
+            "sync_interval_us": round(self.sync_interval * 1e6),
+            "commit_window_us": round(self.commit_window * 1e6),
+            **{name: getattr(self, name) for name in _OF_STORE},
+        }
+
+
+_OF_STORE: Final = (
+    "max_unflushed_bytes", "journal_bytes", "mapped_bytes", "budget_bytes", "cold",
+    "cold_cache_bytes", "handover",
+)  # fmt: skip
+
 
 class Given(NamedTuple):
     """A setting, and where it came from."""
@@ -82,10 +110,13 @@ class Given(NamedTuple):
     source: str
 
 
-_BYTES: Final = {"header_bytes", "line_bytes", "body_bytes", "body_rate", "stage_bytes"}
+_BYTES: Final = {
+    "header_bytes", "line_bytes", "body_bytes", "body_rate", "stage_bytes", "max_unflushed_bytes",
+    "journal_bytes", "mapped_bytes", "budget_bytes", "cold_cache_bytes",
+}  # fmt: skip
 _SECONDS: Final = {
     "header_seconds", "body_seconds", "idle_seconds", "wait_seconds", "session_seconds", "grace",
-    "heartbeat_seconds", "stall_seconds",
+    "heartbeat_seconds", "stall_seconds", "linger", "sync_interval", "commit_window",
 }  # fmt: skip
 
 

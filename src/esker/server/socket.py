@@ -35,6 +35,7 @@ from esker.records import Record, Span, Spans
 from esker.server import codec, cursor, faults, frames, wire, wire_live
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Receive, Reply, Send
+from esker.server.depth import check_depth
 from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.hub import SHARDS_MAX
@@ -115,6 +116,7 @@ class Talk:
         head, body = b"", None
         try:
             head, body = frames.unbinary(data) if binary else (data, None)
+            check_depth(head, self._call.app.settings.json_depth)
             message = _MESSAGE.decode(head)
             request = message.request_id
             answer = await self._do(message, body)

@@ -165,18 +165,20 @@ class EventStream(Stream):
 
     `send` writes to the connection after a few checks, and is a coroutine. For a frame that goes to
     a thousand clients that is a thousand coroutines; here it is a thousand writes. The connection
-    says when it has enough (`flow.write_paused`). To HTTP/1.0, which has no chunks, it is `send`.
+    says when it has enough (`flow.write_paused`). HTTP/1.0 has no chunks: it gets the same bytes as
+    they are. Where the connection is not ours, it is `send`.
     """
 
-    __slots__ = ("_exchange", "_send", "_wire")
+    __slots__ = ("_exchange", "_send", "_wire", "chunked")
 
     def __init__(self, principal: Any, send: Send, room: int = SSE_FRAMES) -> None:
         super().__init__(principal, room)
         self._send = send
         exchange: Any = getattr(send, "__self__", None)
-        known = isinstance(exchange, Exchange) and exchange.chunked
+        known = isinstance(exchange, Exchange)
         self._exchange: Any = exchange
         self._wire: Any = exchange.wire if known else None  # None: by the front door
+        self.chunked: bool = known and exchange.chunked
 
     @property
     def open(self) -> bool:
@@ -194,10 +196,10 @@ class EventStream(Stream):
         return self.closed or self._exchange.disconnected or self._wire.transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        self._wire.write(frames.chunked(data))
+        self._wire.write(frames.chunked(data) if self.chunked else data)
 
     def write_chunk(self, chunk: bytes) -> None:
-        """As `write`, of something that is a chunk already."""
+        """As `write`, of something that is a chunk already; for those who take chunks."""
         self._wire.write(chunk)
 
     async def put(self, data: bytes) -> None:
@@ -207,7 +209,7 @@ class EventStream(Stream):
         if self._wire.flow.write_paused:
             await self._wire.flow.drain()
         if not self.gone:
-            self._wire.write(frames.chunked(data))
+            self.write(data)
 
     async def finish(self, last: bytes) -> None:
         if self.closed:

@@ -22,7 +22,7 @@ import msgspec
 
 from esker.server import wire, wire_live, wire_looks
 from esker.server import wire_rooms as rooms
-from esker.server.codec import ARROW, BYTES, JSON, NDJSON
+from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
 from esker.server.keys import Scope
 
 RAW: Final = "raw"
@@ -199,7 +199,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           media=(JSON, NDJSON, ARROW, BYTES, CLOUD_EVENT, CLOUD_EVENTS), reply=wire.Appended),
     Route("GET", "/v1/topics/{topic}/records", "read", "records.read",
           "Read records of a shard, and wait for more", TOPIC, query=wire.ReadQuery,
-          reply=wire.Page, offers=(JSON, NDJSON, ARROW, CLOUD_EVENTS)),
+          reply=wire.Page, offers=(JSON, NDJSON, ARROW, CSV, CLOUD_EVENTS)),
     Route("DELETE", "/v1/topics/{topic}/records", "delete", "records.delete",
           "Delete records: before a position, by tag", TOPIC, query=wire.DeleteQuery,
           reply=wire.Deleted),

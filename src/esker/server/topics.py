@@ -25,6 +25,13 @@ def _state(topic: Topic) -> wire.TopicState:
     return wire.TopicState(topic.name, topic.epoch, len(topic), shards, _options(topic))
 
 
+def _ranked(call: Call, told: wire.TopicState) -> wire.TopicState:
+    """With what the scheduler thinks of it."""
+    hub = call.app.hub
+    told.priority, told.effective_priority = hub.priority(told.topic), hub.ready.worth(told.topic)
+    return told
+
+
 async def create(call: Call) -> Reply:
     """Create a topic; 200 if it is there already, with the same options."""
     name, options = call.params["topic"], call.body.given()
@@ -38,13 +45,14 @@ async def create(call: Call) -> Reply:
 async def alter(call: Call) -> Reply:
     """Change options of a topic."""
     name, options = call.params["topic"], call.body.given()
-    return Reply(await call.app.run(lambda store: _state(store.alter(name, **options))))
+    told = await call.app.run(lambda store: _state(store.alter(name, **options)))
+    return Reply(_ranked(call, told))
 
 
 async def state(call: Call) -> Reply:
     """How a topic is now. Never creates it."""
     name = call.params["topic"]
-    return Reply(await call.app.run(lambda store: _state(known(store, name))))
+    return Reply(_ranked(call, await call.app.run(lambda store: _state(known(store, name)))))
 
 
 async def list_topics(call: Call) -> Reply:

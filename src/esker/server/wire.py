@@ -42,6 +42,7 @@ class Health(Struct):
 class Ready(Struct):
     status: Literal["ready"]
     topics: int
+    warnings: list[str] = []  # what does not keep it from working, and should be seen to
 
 
 # ---- topics ----------------------------------------------------------------------------------
@@ -94,6 +95,8 @@ class TopicState(Struct):
     count: int
     shards: list[ShardState]
     options: dict[str, Any]
+    priority: float | None = None  # as the settings have it; None: by how recently it was read
+    effective_priority: float = 0.0  # what it is worth now, before it waits
 
 
 class Created(Struct):
@@ -129,6 +132,7 @@ class AppendQuery(Given):
     sequence: Count | None = None
     atomic: bool = False  # of Arrow: one batch, or none
     disable_backpressure: bool = False  # not refused by a server that is saturated
+    returns: Literal["offsets", "none"] = msgspec.field(default="offsets", name="return")
 
 
 class Append(Given):

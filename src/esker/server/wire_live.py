@@ -26,12 +26,14 @@ class View(Given, kw_only=True):
     tag: Text | None = None
     tag_prefix: Text | None = None
     where: Where | None = None
+    consistency: Literal["eventual", "strong"] = "eventual"
 
     def lens(self, form: Form) -> Lens:
         filter_of(self.where)  # what is wrong with it is told now
         return Lens(
-            form, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix, self.where
-        )
+            form, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix,
+            self.where, self.consistency == "strong",
+        )  # fmt: skip
 
 
 class WatchQuery(View, kw_only=True):
@@ -96,6 +98,7 @@ class Subscribe(Ask, tag="subscribe"):
     tag: Text | None = None
     tag_prefix: Text | None = None
     where: Where | None = None
+    consistency: Literal["eventual", "strong"] = "eventual"
 
     @property
     def names(self) -> list[str]:
@@ -106,7 +109,7 @@ class Subscribe(Ask, tag="subscribe"):
         filter_of(self.where)
         return Lens(
             self.format, self.values, self.headers, self.skip_node, self.tag, self.tag_prefix,
-            self.where,
+            self.where, self.consistency == "strong",
         )  # fmt: skip
 
 
