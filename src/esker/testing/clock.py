@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 
 class ManualClock:
     """Stands still until `forward` is called. Wall time and monotonic time move together."""
@@ -9,6 +11,10 @@ class ManualClock:
     def __init__(self, now_us: int = 1_800_000_000_000_000, monotonic: float = 1_000.0) -> None:
         self._now_us = now_us
         self._monotonic = monotonic
+
+    def __repr__(self) -> str:
+        now = datetime.fromtimestamp(self._now_us / 1e6, UTC)
+        return f"<esker clock, stands at {now:%Y-%m-%d %H:%M:%S} UTC>"
 
     def now_us(self) -> int:
         return self._now_us
