@@ -34,6 +34,9 @@ class AsyncGroup:
         self._group = group
         self.name = group.name
 
+    def __repr__(self) -> str:
+        return f"<async {self._group!r}>"
+
     @property
     def duplicates(self) -> int:
         """As `Group.duplicates`."""
@@ -124,9 +127,11 @@ class AsyncGroup:
         self._group.stop()
 
     async def describe(self) -> GroupStatus | list[GroupStatus]:
+        """As `Group.describe`."""
         return await self._store._run(self._group.describe)
 
     async def lag(self) -> Lag | list[Lag]:
+        """As `Group.lag`."""
         return await self._store._run(self._group.lag)
 
     async def seek(self, to: Any, *, dry_run: bool = False, **where: Any) -> list[Move]:
@@ -134,18 +139,23 @@ class AsyncGroup:
         return await self._store._run(lambda: self._group.seek(to, dry_run=dry_run, **where))
 
     async def rewind(self) -> None:
+        """As `Group.rewind`."""
         await self._store._run(self._group.rewind)
 
     async def pause(self) -> None:
+        """As `Group.pause`."""
         await self._store._run(self._group.pause)
 
     async def resume(self) -> None:
+        """As `Group.resume`."""
         await self._store._run(self._group.resume)
 
     async def sync(self, timeout: float | None = 30.0) -> None:
+        """As `Group.sync`."""
         await self._store._run(lambda: self._group.sync(timeout))
 
     async def close(self) -> None:
+        """As `Group.close`."""
         await self._store._run(self._group.close)
 
     async def __aenter__(self) -> AsyncGroup:

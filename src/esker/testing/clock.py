@@ -17,9 +17,11 @@ class ManualClock:
         return f"<esker clock, stands at {now:%Y-%m-%d %H:%M:%S} UTC>"
 
     def now_us(self) -> int:
+        """Microseconds since 1970, UTC, as this clock has it."""
         return self._now_us
 
     def monotonic(self) -> float:
+        """Seconds that never go backwards."""
         return self._monotonic
 
     def forward(self, seconds: float) -> None:
