@@ -2,10 +2,10 @@
 
     python examples/telemetry.py [directory]
 
-Readings go to a topic that may take 64 MiB: whatever happens upstream, the disk does not fill up. A
-group ships them in batches and acks a batch when the collector has it. What was not acked is sent
-again, after an error, a restart or a crash; the collector tells repeats by the batch's id. The
-collector here is a small web server in a thread, and answers every third request with an error.
+Readings go to a topic that keeps 64 MiB, shipped or not: whatever happens upstream, the disk does
+not fill up. A group ships them in batches and acks a batch when the collector has it. What was not
+acked is sent again, after an error, a restart or a crash; the collector tells repeats by the
+batch's id. It is a small web server in a thread here, and every third request to it fails.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def main(data: str) -> None:
     collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
     threading.Thread(target=collector.serve_forever, daemon=True).start()
     with esker.open(data) as store:
-        readings = store.create("readings", exist_ok=True, cap_bytes="64MiB", ttl="7d")
+        readings = store.create(
+            "readings", exist_ok=True, cap_bytes="64MiB", protect_unconsumed=False
+        )
         measure(readings, 4_000)
         ship(readings, f"http://127.0.0.1:{collector.server_port}/")
     collector.shutdown()
