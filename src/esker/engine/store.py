@@ -128,7 +128,7 @@ class Store(StoreVerbs):
                     return self[name]
                 raise TopicExists(
                     f"topic {name!r} exists, with {altering.difference(known.options, wanted)}; "
-                    "use store[name], or exist_ok=True with the same options"
+                    "use store[name], exist_ok=True with the same options, or store.alter"
                 )
             self._make(name, wanted)
             return self[name]
