@@ -94,6 +94,49 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert all(getattr(testing, name) is not None for name in testing.__all__)
 
 
+def test_asyncio_has_the_verbs_that_a_loop_can_have() -> None:
+    """What is left out: properties that look at nothing, and what is for threads by its nature."""
+
+    def verbs(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    left_out = {
+        (esker.Store, esker.AsyncStore): {"stage", "tick"},
+        (esker.Topic, esker.AsyncTopic): {"tail", "ready", "append_nowait"},
+        (esker.Queue, esker.AsyncQueue): {
+            "work", "findings", "priority_of", "backoff", "tend", "close", "let_go",
+        },
+        (esker.Group, esker.AsyncGroup): {"ack", "paused"},
+        (esker.Route, esker.AsyncRoute): set(),
+    }  # fmt: skip
+    for (kind, twin), known in left_out.items():
+        assert verbs(kind) - verbs(twin) == known
+
+
+def test_what_asyncio_asks_of_a_topic_a_group_and_a_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        with esker.open(tmp_path / "data") as other:
+            other.create("t", shards=3, ttl="1d")
+            with other.stage("t", 1) as staged:
+                staged.append_many([b"elsewhere"])
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = store["t"]
+            assert await topic.shards() == 3
+            assert (await topic.options()).ttl_us == 86_400_000_000
+            assert 0 <= await topic.shard_of("user-7") < 3
+            assert await store.attached("w") is None
+            assert await store.attach("w", 7, staged.tickets)
+            assert await store.attached("w") == 7
+            assert [record.value async for record in topic.read()] == [b"elsewhere"]
+            async with await topic.group("g") as group:
+                assert await group.cursors() == {0: 0, 1: 0, 2: 0}
+            async with await store.group("many", "t*") as group:
+                with pytest.raises(esker.InvalidOption, match="reads many topics"):
+                    await group.cursors()
+
+    asyncio.run(main())
+
+
 # ---- values ----------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from esker.errors import Fenced, StopProcessing
+from esker.errors import Fenced, InvalidOption, StopProcessing
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus
 from esker.groups.group import POLL_RECORDS, Group
@@ -121,6 +121,12 @@ class AsyncGroup:
     async def ack_batch(self, batch: GroupBatch, upto: int | None = None) -> None:
         """As `batch.ack`, off the loop."""
         await self._store._run(lambda: batch.ack(upto))
+
+    async def cursors(self) -> dict[int, int]:
+        """As `Group.cursors`; a group of many topics has them in `describe`."""
+        if isinstance(self._group, PatternGroup):
+            raise InvalidOption(f"{self._group!r} reads many topics; see describe() of each")
+        return await self._store._run(self._group.cursors)
 
     def stop(self) -> None:
         """End `process` behind the batch at hand."""

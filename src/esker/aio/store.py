@@ -35,6 +35,7 @@ from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
 from esker.errors import CommitTimeout, StoreClosed, WouldBlock, WriterBusy
 from esker.groups.describe import GroupStatus
+from esker.options import TopicOptions
 from esker.records import Offset, Record, Span, Spans, Value
 from esker.routes.status import RouteStatus
 
@@ -210,6 +211,17 @@ class AsyncStore:
     async def routes(self) -> list[RouteStatus]:
         """As `Store.routes`."""
         return await self._run(self._store.routes)
+
+    async def attach(
+        self, writer: str, sequence: int, tickets: Iterable[Any], *, timeout: float = 30.0
+    ) -> bool:
+        """As `Store.attach`. `Store.stage` writes files: it is for a thread or a process."""
+        given = list(tickets)
+        return await self._run(lambda: self._store.attach(writer, sequence, given, timeout=timeout))
+
+    async def attached(self, writer: str) -> int | None:
+        """As `Store.attached`."""
+        return await self._run(lambda: self._store.attached(writer))
 
     async def close(self) -> None:
         """Write and sync everything; waits for appends that are under way."""
@@ -514,6 +526,18 @@ class AsyncTopic:
     async def to_arrow(self, start: Any = None, stop: Any = None, **how: Any) -> Any:
         """The records as a pyarrow.Table."""
         return await self._store._run(lambda: self._topic.slice(start, stop, **how).to_arrow())
+
+    async def options(self) -> TopicOptions:
+        """As `Topic.options`."""
+        return await self._store._run(lambda: self._topic.options)
+
+    async def shards(self) -> int:
+        """As `Topic.shards`."""
+        return await self._store._run(lambda: self._topic.shards)
+
+    async def shard_of(self, key: bytes | str) -> int:
+        """As `Topic.shard_of`."""
+        return await self._store._run(lambda: self._topic.shard_of(key))
 
     async def epoch(self) -> int:
         """As `Topic.epoch`."""
