@@ -8,6 +8,7 @@
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
 # make bench-spark  compare with Parquet and text in Spark
 # make bench-server  compare the server with NATS JetStream and Redis Streams
+# make docs     the documentation as a site, in site/
 # make lock     resolve pyproject.toml into requirements.lock again (needs uv)
 # make clean    remove everything that make and the tools created
 #
@@ -34,7 +35,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup browser demo check test test-fast torture bench bench-spark bench-server lock clean
+.PHONY: help setup browser demo check test test-fast torture bench bench-spark bench-server docs lock clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -106,6 +107,10 @@ bench-spark: setup
 bench-server: setup
 	@$(BIN)/python -m bench.server
 
+docs: setup
+	@$(BIN)/zensical build --strict
+	@echo "docs: site/index.html"
+
 lock:
 	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group objects --group spark \
 		--group bench --group clients --group browser --group docs --universal --python-version 3.11 --generate-hashes \
@@ -114,5 +119,5 @@ lock:
 	@echo "lock: $$(grep -c '==' requirements.lock) packages"
 
 clean:
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .coverage htmlcov
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .coverage htmlcov site .cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -127,7 +127,7 @@ def test_a_store_says_what_it_is(store: esker.Store) -> None:
     assert repr(store) == f"<esker store {store.path} (rw), 0 topics>"
     assert repr(store["t"]) == "<esker topic 't', not yet created>"
     store["t"].append(b"x")
-    assert repr(store["t"]) == "<esker topic 't', 1 shards, disk>"
+    assert repr(store["t"]) == "<esker topic 't', 1 shard, disk>"
 
 
 # ---- topics ----------------------------------------------------------------------------------

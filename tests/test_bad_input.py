@@ -26,11 +26,15 @@ LONE_SURROGATE = "\ud800"
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"value": None}, "a value is bytes or text, not NoneType; encode it first"),
-        ({"value": 5}, "not int"),
+        ({"value": None}, r"a value is bytes, text, or a dict \(stored as JSON\), not NoneType"),
+        ({"value": 5}, "not int; encode it first"),
         ({"value": 1.5}, "not float"),
-        ({"value": ["x"]}, "not list"),
-        ({"value": {"a": 1}}, "not dict"),
+        ({"value": ["x"]}, "not list; use append_many for several records"),
+        ({"value": ("x", "k")}, r"not tuple; .* Record\(value, key=...\)"),
+        ({"value": {"a": b"x"}}, "stored as JSON, and this one cannot be: .*bytes"),
+        ({"value": {"a": float("nan")}}, "Out of range float values|not JSON compliant"),
+        ({"value": {("a", 1): 2}}, "keys must be str"),
+        ({"value": {"a": LONE_SURROGATE}}, "valid Unicode"),
         ({"value": LONE_SURROGATE}, "valid Unicode"),
         ({"key": 5}, "a key is bytes or text, not int"),
         ({"key": ["k"]}, "a key is bytes or text, not list"),
@@ -311,7 +315,7 @@ def test_a_closed_store_says_so_whatever_is_asked(path: Path) -> None:
         with pytest.raises(esker.StoreClosed, match=f"{path}.*open it again"):
             attempt()
     assert list(following) == []
-    assert repr(store) == f"<esker store {path} (closed), 1 topics>"
+    assert repr(store) == f"<esker store {path} (closed), 1 topic>"
     assert snapshot(path) == before
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import esker
 from esker import errors, options
 from esker.options import StoreOptions, TopicOptions
+from tests import pages
 
 ROOT = Path(__file__).resolve().parents[1]
 OUR_OWN = ("docs", "bench")
@@ -37,16 +41,39 @@ def test_the_code_of_every_page_is_python(page: Path) -> None:
         ast.parse(code)
 
 
-def test_the_code_of_the_readme_runs_as_pasted(tmp_path: Path) -> None:
-    code = "\n".join(blocks(ROOT / "README.md"))
-    assert "esker.open" in code
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "tea" in done.stdout
-    assert done.stderr == ""
+TOOLS = all(map(shutil.which, ("bash", "curl")))
+RUN = {  # pages whose code runs as it is pasted, and something that they print
+    "README.md": "tea",
+    "docs/tutorial.md": "honey",
+    "docs/operations.md": "clean: nothing to recover",
+    "docs/howto/telemetry.md": "shipped 10000 left 0",
+    "docs/howto/queue.md": "photo-4.jpg, try 1: not a picture",
+    "docs/howto/events.md": "1 events deleted",
+    "docs/howto/files.md": "third",
+    "docs/howto/spark.md": "",
+}
+
+
+def test_every_page_for_those_who_come_with_a_job_is_run() -> None:
+    howtos = {_where(page) for page in (ROOT / "docs" / "howto").glob("*.md")}
+    assert howtos == {name for name in RUN if "howto" in name}
+
+
+@pytest.mark.skipif(not TOOLS, reason="needs bash and curl")
+@pytest.mark.parametrize("name", RUN)
+def test_the_code_of_a_page_runs_as_pasted(name: str, tmp_path: Path) -> None:
+    assert len(pages.blocks(ROOT / name)) >= 2
+    assert RUN[name] in pages.run(ROOT / name, tmp_path)
+
+
+def test_a_page_with_a_mistake_in_any_of_its_blocks_is_found(tmp_path: Path) -> None:
+    for number, text in enumerate(
+        ("```python\nx = 1\n```\n```python\nassert x == 2\n```\n", "```sh\nfalse\ntrue\n```\n")
+    ):
+        (folder := tmp_path / str(number)).mkdir()
+        (folder / "page.md").write_text(text)
+        with pytest.raises(AssertionError, match=r"page\.md"):
+            pages.run(folder / "page.md", folder)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_where)
@@ -55,6 +82,66 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target and not target.startswith("mailto:"):
             assert (page.parent / target).exists(), f"{page.name} leads to {target}"
+
+
+def _nav(part: Any) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    return [page for each in (part.values() if isinstance(part, dict) else part)
+            for page in _nav(each)]  # fmt: skip
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    docs = ROOT / "docs"
+    there = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    assert sorted(_nav(site["nav"])) == sorted(there)
+    assert site["theme"]["font"] is False, "fonts would be loaded from elsewhere"
+
+
+def test_the_site_builds_and_all_its_links_and_anchors_lead_somewhere(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    site = tmp_path / "site"
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(
+            r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?(https?:[^\"'\s>]+)", text
+        )
+        loaded += re.findall(r"<link[^>]*\shref=[\"']?(https?:[^\"'\s>]+)", text)
+        assert loaded == [], f"{page.name} loads from elsewhere"
+    assert "Append one record and return its offset" in (
+        site / "reference" / "store.html"
+    ).read_text(encoding="utf-8")
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "\n".join(
+        page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")
+    )
+    shown = set(re.findall(r"^::: ([\w.]+)$", text, re.M))
+    assert "esker.errors" in shown, "all exceptions"
+    for name in esker.__all__:
+        public = getattr(esker, name)
+        if isinstance(public, type) and issubclass(public, errors.EskerError):
+            continue
+        place = f"{getattr(public, '__module__', '')}.{getattr(public, '__name__', name)}"
+        known = place in shown or any(each.endswith(f".{name}") for each in shown)
+        assert known, f"{name} is in no page of docs/reference"
+
+
+def test_every_code_of_an_error_is_explained() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    for name in esker.__all__:
+        kind = getattr(esker, name)
+        if isinstance(kind, type) and issubclass(kind, errors.EskerError) and name != "EskerError":
+            assert f"`{kind.code}`" in text, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_where)

@@ -845,7 +845,7 @@ def test_bad_calls_are_refused_before_anything_happens(queue: Queue, still: eske
     with pytest.raises(InvalidOption, match="not a job of queue 'other'"):
         still.queue("other").ack(job)
     assert repr(job).startswith("<esker job 0 of 'jobs' shard 0")
-    assert repr(queue) == "<esker queue 'jobs', 1 shards>"
+    assert repr(queue) == "<esker queue 'jobs', 1 shard>"
     assert queue.put_many([]) == []
 
 

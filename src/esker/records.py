@@ -8,9 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+Value = bytes | str | dict[str, Any]
+"""What can be appended: bytes, text (stored as UTF-8), or a dict (stored as JSON)."""
+
+SHOWN: Final = 80  # characters or bytes of a value in a repr
+
+
+def _short(given: Any) -> str:
+    if isinstance(given, bytes | str) and len(given) > SHOWN:
+        return f"{given[:SHOWN]!r}… ({len(given)} {'bytes' if type(given) is bytes else 'letters'})"
+    text = repr(given)
+    return text if len(text) <= 5 * SHOWN else f"{text[: 5 * SHOWN]}…"
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -24,6 +36,18 @@ class Record(msgspec.Struct, frozen=True):
     timestamp: int | None = None  # microseconds since 1970, UTC
     offset: int = -1
     shard: int = 0
+
+    def __repr__(self) -> str:
+        """What is set, with long values cut: a record of megabytes is one line in a log, too."""
+        shown = [f"offset={self.offset}, shard={self.shard}"] if self.offset >= 0 else []
+        shown.append(f"value={_short(self.value)}")
+        for name in ("key", "tag", "node", "headers"):
+            given = getattr(self, name)
+            if given is not None:
+                shown.append(f"{name}={_short(given)}")
+        if self.timestamp is not None:
+            shown.append(f"timestamp={self.timestamp}")
+        return f"Record({', '.join(shown)})"
 
     @property
     def time(self) -> datetime:
@@ -49,10 +73,12 @@ class Span(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> int:
+        """The offset of the last record."""
         return self.first + self.count - 1
 
     @property
     def next(self) -> int:
+        """The offset behind the last record."""
         return self.first + self.count
 
     def __len__(self) -> int:
@@ -66,6 +92,7 @@ class Spans(tuple[Span, ...]):
 
     @property
     def count(self) -> int:  # type: ignore[override]  # records, not a search in the tuple
+        """How many records, over all shards."""
         return sum(span.count for span in self)
 
 
@@ -104,6 +131,7 @@ class Gap(msgspec.Struct, frozen=True):
 
     @property
     def missed(self) -> int:
+        """How many records at the most."""
         return self.last - self.first + 1
 
     def __str__(self) -> str:

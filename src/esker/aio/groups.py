@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from esker.errors import Fenced, StopProcessing
+from esker.errors import Fenced, InvalidOption, StopProcessing
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus
 from esker.groups.group import POLL_RECORDS, Group
@@ -33,6 +33,9 @@ class AsyncGroup:
         self._store = store
         self._group = group
         self.name = group.name
+
+    def __repr__(self) -> str:
+        return f"<async {self._group!r}>"
 
     @property
     def duplicates(self) -> int:
@@ -119,14 +122,22 @@ class AsyncGroup:
         """As `batch.ack`, off the loop."""
         await self._store._run(lambda: batch.ack(upto))
 
+    async def cursors(self) -> dict[int, int]:
+        """As `Group.cursors`; a group of many topics has them in `describe`."""
+        if isinstance(self._group, PatternGroup):
+            raise InvalidOption(f"{self._group!r} reads many topics; see describe() of each")
+        return await self._store._run(self._group.cursors)
+
     def stop(self) -> None:
         """End `process` behind the batch at hand."""
         self._group.stop()
 
     async def describe(self) -> GroupStatus | list[GroupStatus]:
+        """As `Group.describe`."""
         return await self._store._run(self._group.describe)
 
     async def lag(self) -> Lag | list[Lag]:
+        """As `Group.lag`."""
         return await self._store._run(self._group.lag)
 
     async def seek(self, to: Any, *, dry_run: bool = False, **where: Any) -> list[Move]:
@@ -134,18 +145,23 @@ class AsyncGroup:
         return await self._store._run(lambda: self._group.seek(to, dry_run=dry_run, **where))
 
     async def rewind(self) -> None:
+        """As `Group.rewind`."""
         await self._store._run(self._group.rewind)
 
     async def pause(self) -> None:
+        """As `Group.pause`."""
         await self._store._run(self._group.pause)
 
     async def resume(self) -> None:
+        """As `Group.resume`."""
         await self._store._run(self._group.resume)
 
     async def sync(self, timeout: float | None = 30.0) -> None:
+        """As `Group.sync`."""
         await self._store._run(lambda: self._group.sync(timeout))
 
     async def close(self) -> None:
+        """As `Group.close`."""
         await self._store._run(self._group.close)
 
     async def __aenter__(self) -> AsyncGroup:

@@ -24,7 +24,7 @@ from esker.queues.dead import DeadJob
 from esker.queues.job import Job, give_up
 from esker.queues.queue import Queue, QueueStats
 from esker.queues.work import RENEWALS, Work
-from esker.records import Record, Span
+from esker.records import Record, Span, Value
 
 if TYPE_CHECKING:
     from esker.aio.store import AsyncStore
@@ -45,7 +45,7 @@ class AsyncJob:
         return getattr(self.job, name)
 
     def __repr__(self) -> str:
-        return repr(self.job)
+        return f"<async {self.job!r}>"
 
     async def ack(self) -> None:
         """It is done, and never handed out again."""
@@ -84,13 +84,13 @@ class AsyncQueue:
         self.name = queue.name
 
     def __repr__(self) -> str:
-        return repr(self.queue)
+        return f"<async {self.queue!r}>"
 
-    async def put(self, value: bytes | str, key: bytes | str | None = None, **how: Any) -> Span:
+    async def put(self, value: Value, key: bytes | str | None = None, **how: Any) -> Span:
         """As `Queue.put`."""
         return await self._run(lambda: self.queue.put(value, key, **how))
 
-    async def put_many(self, jobs: Iterable[bytes | str | Record], **how: Any) -> list[Span]:
+    async def put_many(self, jobs: Iterable[Value | Record], **how: Any) -> list[Span]:
         """As `Queue.put_many`."""
         return await self._run(lambda: self.queue.put_many(jobs, **how))
 
@@ -228,9 +228,11 @@ class AsyncQueue:
             await self._run(work.renew)
 
     async def pause(self) -> None:
+        """As `Queue.pause`."""
         await self._run(self.queue.pause)
 
     async def resume(self) -> None:
+        """As `Queue.resume`."""
         await self._run(self.queue.resume)
 
     async def purge(self) -> int:
@@ -238,6 +240,7 @@ class AsyncQueue:
         return await self._run(self.queue.purge)
 
     async def stats(self) -> QueueStats:
+        """As `Queue.stats`."""
         return await self._run(self.queue.stats)
 
     async def peek(self, limit: int = 10) -> list[Record]:

@@ -20,9 +20,10 @@ class AsyncRoute:
         self.route = route
 
     def __repr__(self) -> str:
-        return repr(self.route)
+        return f"<async {self.route!r}>"
 
     async def status(self) -> RouteStatus:
+        """As `Route.status`."""
         return await self._run(self.route.status)
 
     async def run_once(self) -> int:
@@ -30,9 +31,11 @@ class AsyncRoute:
         return await self._run(self.route.run_once)
 
     async def pause(self) -> None:
+        """As `Route.pause`."""
         await self._run(self.route.pause)
 
     async def resume(self) -> None:
+        """As `Route.resume`."""
         await self._run(self.route.resume)
 
     async def seek(self, to: Any, shard: int | None = None, *, dry_run: bool = False) -> list[Move]:
@@ -40,4 +43,5 @@ class AsyncRoute:
         return await self._run(lambda: self.route.seek(to, shard, dry_run=dry_run))
 
     async def delete(self) -> None:
+        """As `Route.delete`."""
         await self._run(self.route.delete)

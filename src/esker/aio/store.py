@@ -36,7 +36,8 @@ from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
 from esker.errors import CommitTimeout, StoreClosed, WouldBlock, WriterBusy
 from esker.groups.describe import GroupStatus
-from esker.records import Offset, Record, Span, Spans
+from esker.options import TopicOptions
+from esker.records import Offset, Record, Span, Spans, Value
 from esker.routes.status import RouteStatus
 
 if TYPE_CHECKING:
@@ -103,13 +104,18 @@ class AsyncStore:
         self._is_closed: Callable[[], bool] = lambda: place.closed
         self.under_way = 0  # calls in the pool of threads, or waiting for one of them
 
+    def __repr__(self) -> str:
+        return f"<async {self._store!r}>"
+
     def __getitem__(self, name: str) -> AsyncTopic:
+        """As `store[name]`."""
         topic = self._topics.get(name)
         if topic is None or topic._topic._gone:  # deleted, by whomever
             topic = self._topics[name] = AsyncTopic(self, self._store[name])
         return topic
 
     async def create(self, name: str, *, exist_ok: bool = False, **options: Any) -> AsyncTopic:
+        """As `Store.create`."""
         await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
         return self[name]
 
@@ -128,26 +134,33 @@ class AsyncStore:
         return await self._run(lambda: list(self._store))
 
     async def flush(self) -> None:
+        """As `Store.flush`."""
         await self._run(self._store.flush)
 
     async def sync(self) -> None:
+        """As `Store.sync`."""
         await self._run(self._store.sync)
 
     @property
     def recovery(self) -> Recovery:
+        """As `Store.recovery`."""
         return self._store.recovery
 
     @property
     def path(self) -> str:
+        """As `Store.path`."""
         return self._store.path
 
     async def maintenance(self) -> Maintenance:
+        """As `Store.maintenance`."""
         return await self._run(self._store.maintenance)
 
     async def pause_maintenance(self) -> None:
+        """As `Store.pause_maintenance`."""
         await self._run(self._store.pause_maintenance)
 
     async def resume_maintenance(self) -> None:
+        """As `Store.resume_maintenance`."""
         await self._run(self._store.resume_maintenance)
 
     async def tier(
@@ -165,12 +178,15 @@ class AsyncStore:
         return await self._run(self._store.processes)
 
     async def retention_plan(self) -> list[Eviction]:
+        """As `Store.retention_plan`."""
         return await self._run(self._store.retention_plan)
 
     async def retain(self) -> list[Eviction]:
+        """As `Store.retain`."""
         return await self._run(self._store.retain)
 
     def statistics(self) -> dict[str, int]:
+        """As `Store.statistics`."""
         return self._store.statistics()
 
     async def group(
@@ -196,6 +212,17 @@ class AsyncStore:
     async def routes(self) -> list[RouteStatus]:
         """As `Store.routes`."""
         return await self._run(self._store.routes)
+
+    async def attach(
+        self, writer: str, sequence: int, tickets: Iterable[Any], *, timeout: float = 30.0
+    ) -> bool:
+        """As `Store.attach`. `Store.stage` writes files: it is for a thread or a process."""
+        given = list(tickets)
+        return await self._run(lambda: self._store.attach(writer, sequence, given, timeout=timeout))
+
+    async def attached(self, writer: str) -> int | None:
+        """As `Store.attached`."""
+        return await self._run(lambda: self._store.attached(writer))
 
     async def close(self) -> None:
         """Write and sync everything; waits for appends that are under way."""
@@ -316,7 +343,7 @@ class AsyncTopic:
         return f"<async {self._topic!r}>"
 
     async def append(
-        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        self, value: Value, key: bytes | str | None = None, tag: str | None = None,
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
         wait: bool | float = False, idempotency_key: bytes | str | None = None,
     ) -> int:  # fmt: skip
@@ -367,11 +394,13 @@ class AsyncTopic:
         self, records: Iterable[Any], wait: bool | float = False,
         idempotency_key: bytes | str | None = None,
     ) -> Span | Spans:  # fmt: skip
+        """As `Topic.append_many`."""
         return await self._store._run(
             lambda: self._topic.append_many(records, wait, idempotency_key)
         )
 
     async def append_arrow(self, data: Any, wait: bool | float = False) -> Span | Spans:
+        """As `Topic.append_arrow`."""
         return await self._store._run(lambda: self._topic.append_arrow(data, wait))
 
     def batch(
@@ -385,9 +414,11 @@ class AsyncTopic:
         return AsyncProducer(self._store, self._topic.producer(name, shard))
 
     async def flush(self) -> None:
+        """As `Topic.flush`."""
         await self._store._run(self._topic.flush)
 
     async def sync(self) -> None:
+        """As `Topic.sync`."""
         await self._store._run(self._topic.sync)
 
     async def delete(
@@ -412,16 +443,19 @@ class AsyncTopic:
         return await self._store._run(lambda: self._topic.reclaim(shard))
 
     async def wait_durable(self, offset: int, shard: int = 0) -> None:
+        """As `Topic.wait_durable`."""
         await self._store._run(lambda: self._topic.wait_durable(offset, shard))
 
     def batches(
         self, start: Any = "earliest", stop: Any = None, **how: Any
     ) -> AsyncIterator[Batch]:
+        """As `Topic.batches`."""
         return self._store._iterate(lambda: self._topic.batches(start, stop, **how))
 
     async def read(
         self, start: Any = "earliest", stop: Any = None, *, limit: int | None = None, **how: Any
     ) -> AsyncIterator[Record]:
+        """As `Topic.read`."""
         left = limit
         async for batch in self.batches(start, stop, **how):
             for record in batch.records() if isinstance(batch, Batch) else [batch]:
@@ -434,6 +468,7 @@ class AsyncTopic:
         self, start: Any = "latest", *, timeout: float | None = None, limit: int | None = None,
         **how: Any,
     ) -> AsyncIterator[Record]:  # fmt: skip
+        """As `Topic.follow`."""
         left = limit
         async for batch in self.follow_batches(start, timeout=timeout, **how):
             for record in batch.records() if isinstance(batch, Batch) else [batch]:
@@ -482,6 +517,7 @@ class AsyncTopic:
             await asyncio.sleep(min(limit, 0.002))
 
     async def get(self, offset: int, shard: int = 0) -> Record:
+        """As `Topic.get`."""
         return await self._store._run(lambda: self._topic.get(offset, shard))
 
     def slice(self, start: Any = None, stop: Any = None, **how: Any) -> Slice:
@@ -492,17 +528,32 @@ class AsyncTopic:
         """The records as a pyarrow.Table."""
         return await self._store._run(lambda: self._topic.slice(start, stop, **how).to_arrow())
 
+    async def options(self) -> TopicOptions:
+        """As `Topic.options`."""
+        return await self._store._run(lambda: self._topic.options)
+
+    async def shards(self) -> int:
+        """As `Topic.shards`."""
+        return await self._store._run(lambda: self._topic.shards)
+
+    async def shard_of(self, key: bytes | str) -> int:
+        """As `Topic.shard_of`."""
+        return await self._store._run(lambda: self._topic.shard_of(key))
+
     async def epoch(self) -> int:
         """As `Topic.epoch`."""
         return await self._store._run(lambda: self._topic.epoch)
 
     async def end(self, shard: int = 0) -> int:
+        """As `Topic.end`."""
         return await self._store._run(lambda: self._topic.end(shard))
 
     async def earliest(self, shard: int = 0) -> int:
+        """As `Topic.earliest`."""
         return await self._store._run(lambda: self._topic.earliest(shard))
 
     async def durable(self, shard: int = 0) -> int:
+        """As `Topic.durable`."""
         return await self._store._run(lambda: self._topic.durable(shard))
 
     async def count(self) -> int:
@@ -510,6 +561,7 @@ class AsyncTopic:
         return await self._store._run(lambda: len(self._topic))
 
     async def counters(self, shard: int = 0) -> dict[str, int]:
+        """As `Topic.counters`."""
         return await self._store._run(lambda: self._topic.counters(shard))
 
     async def group(self, name: str, start: Any = "earliest", **how: Any) -> AsyncGroup:
@@ -552,7 +604,7 @@ class AsyncProducer:
         """As `Producer.last`."""
         return await self._store._run(lambda: self._producer.last)
 
-    async def append(self, value: bytes | str, *args: Any, **fields: Any) -> int:
+    async def append(self, value: Value, *args: Any, **fields: Any) -> int:
         """As `Producer.append`."""
         return await self._store._run(lambda: self._producer.append(value, *args, **fields))
 
@@ -576,7 +628,11 @@ class AsyncBatch:
         self._batch = topic._topic.batch(wait, idempotency_key)
         self.span: Span | Spans | None = None
 
-    def append(self, value: bytes | str, *args: Any, **fields: Any) -> None:
+    def __repr__(self) -> str:
+        return f"<async {self._batch!r}>"
+
+    def append(self, value: Value, *args: Any, **fields: Any) -> None:
+        """Add a record to the batch. Nothing is written yet."""
         self._batch.append(value, *args, **fields)
 
     def __len__(self) -> int:

@@ -215,7 +215,8 @@ class Pool:
     def _lost(self, problem: BaseException, whole: bool, limit: float) -> EskerError:
         url = self.address.url
         if not whole:
-            return Unavailable(f"{url} cannot be reached: {problem}", done=False)
+            advice = "is `esker serve` running there?"
+            return Unavailable(f"{url} cannot be reached: {problem}; {advice}", done=False)
         if isinstance(problem, TimeoutError):
             return Unavailable(
                 f"{url} did not answer within {limit:g} s; what was asked may have been done",

@@ -9,7 +9,7 @@ from esker.client.pool import part
 from esker.engine import intake
 from esker.errors import InvalidOption, TopicNotFound
 from esker.options import PRODUCER_BYTES_MAX
-from esker.records import Offset, Record, Span
+from esker.records import Offset, Record, Span, Value
 
 if TYPE_CHECKING:
     from esker.client.topic import RemoteTopic
@@ -49,7 +49,7 @@ class RemoteProducer:
         return int(answer.json()["last"])
 
     def append(
-        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        self, value: Value, key: bytes | str | None = None, tag: str | None = None,
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
         *, sequence: int | None = None, wait: bool | float = False,
     ) -> int:  # fmt: skip

@@ -26,7 +26,7 @@ from esker.queues.history import Entry
 from esker.queues.job import Job
 from esker.queues.queue import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, CLAIM_MAX, Queue, QueueStats
 from esker.queues.work import Work, process
-from esker.records import Record, Span
+from esker.records import Record, Span, Value
 
 if TYPE_CHECKING:
     from esker.client.store import RemoteStore
@@ -60,6 +60,7 @@ class RemoteJob(Job):
 
     @property
     def priority(self) -> int:
+        """The priority that it was put with; higher ones go first."""
         return self.rank
 
 
@@ -107,12 +108,13 @@ class RemoteQueue:
 
     @property
     def topic(self) -> RemoteTopic:
+        """The topic itself: it can be read, followed and deleted from like any other."""
         return self._store[self.name]
 
     # ---- putting -------------------------------------------------------------------------
 
     def put(
-        self, value: bytes | str, key: bytes | str | None = None, *, delay: float | str = 0,
+        self, value: Value, key: bytes | str | None = None, *, delay: float | str = 0,
         at: Any = None, priority: int = 0, tag: str | None = None,
         headers: dict[str, bytes] | None = None, wait: bool | float = True,
     ) -> Span:  # fmt: skip
@@ -121,7 +123,7 @@ class RemoteQueue:
         return self.put_many([job], delay=delay, at=at, priority=priority, wait=wait)[0]
 
     def put_many(
-        self, jobs: Iterable[bytes | str | Record], *, delay: float | str = 0, at: Any = None,
+        self, jobs: Iterable[Value | Record], *, delay: float | str = 0, at: Any = None,
         priority: int = 0, wait: bool | float = True,
     ) -> list[Span]:  # fmt: skip
         """Add many jobs; those of one shard as one atomic batch."""
@@ -307,6 +309,9 @@ class RemoteDead:
 
     def __init__(self, queue: RemoteQueue) -> None:
         self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<esker dead letters of queue {self._queue.name!r}>"
 
     def _shown(self, limit: int) -> tuple[int, list[DeadJob]]:
         query = {"limit": min(limit, DEAD_SHOWN)}

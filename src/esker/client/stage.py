@@ -49,6 +49,10 @@ class RemoteStage:
         self._size = 0
         self._done: list[RemoteTicket] = []
 
+    def __repr__(self) -> str:
+        topic = self._topic
+        return f"<esker stage for {topic.name!r} shard {self._shard} at {topic._store.path}>"
+
     def append_many(self, records: Any) -> int:
         """Add records as `topic.append_many` takes them; returns how many."""
         given = intake.batch_of(records)

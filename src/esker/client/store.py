@@ -61,6 +61,7 @@ class RemoteStore:
 
     @property
     def closed(self) -> bool:
+        """Whether it was closed."""
         return self._pool.closed
 
     def __repr__(self) -> str:
@@ -169,6 +170,11 @@ class RemoteStore:
 
     def __bool__(self) -> bool:
         return True  # and no call for it
+
+    def _repr_html_(self) -> str:
+        from esker.engine.notebook import store_html  # for who looks at it in a notebook
+
+        return store_html(self)
 
     # ---- groups, queues, routes, batches made elsewhere ----------------------------------
 

@@ -38,6 +38,10 @@ class RemoteTail:
         self._missed = missed
         self._found: dict[int, Page] = {}  # what came while somebody waited
 
+    def __repr__(self) -> str:
+        places = ", ".join(f"{shard}: {offset}" for shard, offset in self.cursors.items())
+        return f"<esker tail of {self._topic.name!r} at {{{places}}}>"
+
     def take(self) -> Iterator[Any]:
         """Batches (and gaps) from the cursors to the end as it is now; the cursors move along."""
         for number in self.cursors:

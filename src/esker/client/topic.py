@@ -57,7 +57,7 @@ from esker.errors import (
 )
 from esker.groups.describe import GroupStatus
 from esker.options import TopicOptions
-from esker.records import Gap, Offset, Record, Span, Spans
+from esker.records import Gap, Offset, Record, Span, Spans, Value
 
 if TYPE_CHECKING:
     from esker.client.store import RemoteStore
@@ -154,6 +154,7 @@ class RemoteTopic:
 
     @property
     def shards(self) -> int:
+        """How many shards it has."""
         return len(self._state().shards)
 
     @property
@@ -198,6 +199,11 @@ class RemoteTopic:
     def __bool__(self) -> bool:
         return True  # and no call for it
 
+    def _repr_html_(self) -> str:
+        from esker.engine.notebook import topic_html  # for who looks at it in a notebook
+
+        return topic_html(self)
+
     def counters(self, shard: int = 0) -> dict[str, int]:
         """Every counter of a shard's page."""
         self._known(shard)
@@ -208,7 +214,7 @@ class RemoteTopic:
     # ---- appending -----------------------------------------------------------------------
 
     def append(
-        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        self, value: Value, key: bytes | str | None = None, tag: str | None = None,
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
         wait: bool | float = False, idempotency_key: bytes | str | None = None,
     ) -> int:  # fmt: skip
@@ -233,7 +239,7 @@ class RemoteTopic:
         self, records: Iterable[Any], wait: bool | float = False,
         idempotency_key: bytes | str | None = None,
     ) -> Span | Spans:  # fmt: skip
-        """Append records (bytes, text or Record) as one atomic batch; see `Topic.append_many`."""
+        """Append records (values or Record) as one atomic batch; see `Topic.append_many`."""
         self._store._require_writable()
         if idempotency_key is not None:
             key_of(idempotency_key)
@@ -526,7 +532,7 @@ class RemoteTopic:
         settled: list[Settled] = []
 
         def settle() -> list[Range]:
-            settled.append(self._settled(start, stop, shard, epoch=epoch))
+            settled[:] = [self._settled(start, stop, shard, epoch=epoch)]
             return settled[0].each
 
         def read(ranges: list[Range]) -> Iterator[Batch | Gap]:

@@ -21,6 +21,7 @@
     epochs.py      places in a topic that is another one by now
     waited.py      threads that wait for records of a shard
     batch.py       a batch as users get it; slices.py, tail.py: parts of a topic, and its end
+    notebook.py    what a notebook shows of all these
     recovery.py    one function, read top to bottom: a directory into a state to go on from
     survey.py      the logs of a shard after a crash: what is to become of each
     replay.py      journals of dead processes, written into the logs they speak of

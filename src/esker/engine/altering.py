@@ -69,3 +69,10 @@ def follow(topic: Topic, entry: TopicEntry) -> None:
     for follower in topic._followers:
         follower.entry = entry
     topic._entry = entry
+
+
+def difference(known: opts.TopicOptions, wanted: opts.TopicOptions) -> str:
+    """Which options a topic has that are not those wanted, as text."""
+    mine, theirs = msgspec.structs.asdict(known), msgspec.structs.asdict(wanted)
+    changed = [f"{name}={mine[name]!r}" for name in mine if mine[name] != theirs[name]]
+    return ", ".join(changed) or "the same options"

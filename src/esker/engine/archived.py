@@ -86,6 +86,9 @@ class ArchivedTopic:
     def __repr__(self) -> str:
         return f"<esker archive of topic {self.name!r} in {self.path}>"
 
+    def __bool__(self) -> bool:
+        return True  # also while it is empty
+
     def _load(self) -> Manifest:
         manifest = self._place.load()
         if manifest is None:

@@ -68,6 +68,7 @@ class Archived(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Whether `verify` found nothing wrong with the files that were there."""
         return not self.problems
 
     def __str__(self) -> str:

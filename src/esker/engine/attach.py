@@ -64,6 +64,10 @@ class Stage:
         self._open: StagedSegment | None = None
         self._done: list[Ticket] = []
 
+    def __repr__(self) -> str:
+        rows = sum(ticket.rows for ticket in self._done) + (self._open.rows if self._open else 0)
+        return f"<esker stage for {self._entry.name!r} shard {self._shard}, {rows} records>"
+
     def append_many(self, records: Any) -> int:
         """Add records as `topic.append_many` takes them; returns how many."""
         limit, now = self._entry.options.max_record_bytes, self._context.clock.now_us()

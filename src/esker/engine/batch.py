@@ -52,6 +52,11 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch(shard={self.shard}, offsets={self.first}..{self.last})"
 
+    def _repr_html_(self) -> str:
+        from esker.engine.notebook import batch_html  # for who looks at it in a notebook
+
+        return batch_html(self)
+
     @property
     def first(self) -> int:
         """The offset of the first record."""

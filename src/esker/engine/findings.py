@@ -66,10 +66,12 @@ class Recovery(msgspec.Struct):
 
     @property
     def clean(self) -> bool:
+        """Whether there was nothing to recover."""
         return not self.findings
 
     @property
     def labels(self) -> list[str]:
+        """The labels of the findings, in order; docs/recovery.md explains each."""
         return [finding.label for finding in self.findings]
 
     def __str__(self) -> str:

@@ -42,7 +42,8 @@ class Handle:
         if self._entry is None:
             return f"<esker topic {self.name!r}, not yet created>"
         options = self._entry.options
-        return f"<esker topic {self.name!r}, {options.shards} shards, {options.durability}>"
+        shards = "1 shard" if options.shards == 1 else f"{options.shards} shards"
+        return f"<esker topic {self.name!r}, {shards}, {options.durability}>"
 
     def _attach(self, entry: TopicEntry) -> TopicEntry:
         context = self._store._context
@@ -88,6 +89,7 @@ class Handle:
 
     @property
     def shards(self) -> int:
+        """How many shards it has."""
         return self._existing().options.shards
 
     @property

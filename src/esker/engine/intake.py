@@ -6,6 +6,7 @@ is only cast and checked with Arrow's own kernels.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -33,19 +34,27 @@ from esker.storage.segment import split
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = {"value", "key", "tag", "node", "headers", "timestamp"}
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_NEXT: Final[dict[type, str]] = {  # what was probably meant
+    list: "use append_many for several records, or json.dumps(...) for a list of JSON",
+    tuple: "use append_many for several records; a record with a key is Record(value, key=...)",
+    type(None): "give b'' for an empty value, or encode it first",
+}
 _IGNORED: Final = {"offset", "shard", "partition", "topic"}
 
 
 def value_of(value: Any, limit: int) -> bytes:
-    """A value as bytes."""
+    """A value as bytes; a dict as JSON."""
     if isinstance(value, str):
         value = _utf8(value, "value")
+    elif isinstance(value, dict):
+        value = _json(value)
     elif isinstance(value, (bytearray, memoryview)):
         value = bytes(value)
     elif not isinstance(value, bytes):
         raise InvalidRecord(
-            f"a value is bytes or text, not {type(value).__name__}; encode it first "
-            "(json.dumps(...).encode(), msgspec.json.encode(...))"
+            f"a value is bytes, text, or a dict (stored as JSON), not {type(value).__name__}; "
+            f"{_NEXT.get(type(value), 'encode it first, as with msgspec.json.encode(...)')}"
         )
     if len(value) > limit:
         raise RecordTooLarge(
@@ -53,6 +62,17 @@ def value_of(value: Any, limit: int) -> bytes:
             "create the topic with a larger max_record_bytes, or split the record"
         )
     return value if type(value) is bytes else bytes(value)
+
+
+def _json(value: dict[Any, Any]) -> bytes:
+    """A dict as compact JSON. What JSON does not have is refused, not made into something else."""
+    try:
+        return _utf8(_ENCODER.encode(value), "value")
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidRecord(
+            f"a dict is stored as JSON, and this one cannot be: {problem}; make its values text, "
+            "numbers, lists or dicts, or encode it yourself"
+        ) from None
 
 
 def extra_of(key: Any, tag: Any, node: Any, headers: Any, timestamp: Any) -> Extra | None:

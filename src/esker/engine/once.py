@@ -50,7 +50,7 @@ from esker.format.columns import HEADER_TYPE, Body, Columns, Extra
 from esker.format.once import HEADER, Keyed, Mark, Numbered, Place, decode_mark, encode_mark
 from esker.format.segment import GAP_CORRUPT, GAP_REASONS
 from esker.options import IDEMPOTENCY_KEY_BYTES_MAX, PRODUCER_BYTES_MAX
-from esker.records import Offset, Record, Span
+from esker.records import Offset, Record, Span, Value
 from esker.storage import once as storage
 from esker.storage.files import join
 
@@ -513,7 +513,7 @@ class Producer:
             return table.known.last(self.name)
 
     def append(
-        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        self, value: Value, key: bytes | str | None = None, tag: str | None = None,
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
         *, sequence: int | None = None, wait: bool | float = False,
     ) -> int:  # fmt: skip

@@ -34,6 +34,11 @@ class Slice:
     def __repr__(self) -> str:
         return self._text
 
+    def _repr_html_(self) -> str:
+        from esker.engine.notebook import slice_html  # for who looks at it in a notebook
+
+        return slice_html(self)
+
     @property
     def ranges(self) -> list[Range]:
         """The offsets that the slice stands for, one range a shard; settles them."""

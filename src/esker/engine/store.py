@@ -9,8 +9,6 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, cast
 
-import msgspec
-
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
 from esker.engine import altering, budget, delivery, once, retention
@@ -87,11 +85,14 @@ class Store(StoreVerbs):
 
     @property
     def path(self) -> str:
+        """The directory, as an absolute path."""
         return self._context.root
 
     def __repr__(self) -> str:
         state = "closed" if self._context.closed else "r" if self._context.read_only else "rw"
-        return f"<esker store {self.path} ({state}), {len(self._catalog.catalog.topics)} topics>"
+        count = len(self._catalog.catalog.topics)
+        topics = "1 topic" if count == 1 else f"{count} topics"
+        return f"<esker store {self.path} ({state}), {topics}>"
 
     def __getitem__(self, name: str) -> Topic:
         """The topic of that name; it is created by its first append if need be."""
@@ -119,8 +120,8 @@ class Store(StoreVerbs):
                 if exist_ok and (known.options == wanted or not options):
                     return self[name]
                 raise TopicExists(
-                    f"topic {name!r} exists, with {_difference(known.options, wanted)}; "
-                    "use store[name], or exist_ok=True with the same options"
+                    f"topic {name!r} exists, with {altering.difference(known.options, wanted)}; "
+                    "use store[name], exist_ok=True with the same options, or store.alter"
                 )
             self._make(name, wanted)
             return self[name]
@@ -510,12 +511,6 @@ def _close_shard(shard: Shard, problems: list[BaseException]) -> None:
     except EskerError as problem:
         if not any(str(problem) == str(known) for known in problems):
             problems.append(problem)
-
-
-def _difference(known: TopicOptions, wanted: TopicOptions) -> str:
-    mine, theirs = msgspec.structs.asdict(known), msgspec.structs.asdict(wanted)
-    changed = [f"{name}={mine[name]!r}" for name in mine if mine[name] != theirs[name]]
-    return ", ".join(changed) or "the same options"
 
 
 def open_store(

@@ -38,6 +38,10 @@ class Tail:
         self._consistency = consistency
         self._sieve = sieve
 
+    def __repr__(self) -> str:
+        places = ", ".join(f"{shard}: {offset}" for shard, offset in self.cursors.items())
+        return f"<esker tail at {{{places}}}>"
+
     def take(self) -> Iterator[Any]:
         """Batches (and gaps) from the cursors to the end as it is now; the cursors move along."""
         for number in self.cursors:

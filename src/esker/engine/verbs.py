@@ -29,6 +29,14 @@ OPENERS: dict[str, Callable[[], Callable[..., Any]]] = {}
 class TopicVerbs:
     """Verbs of a topic."""
 
+    def __bool__(self) -> bool:
+        return True  # also while it is empty
+
+    def _repr_html_(self) -> str:
+        from esker.engine.notebook import topic_html  # for who looks at it in a notebook
+
+        return topic_html(self)
+
     def group(
         self, name: str, start: Any = "earliest", *, member: tuple[int, int] | None = None,
         gaps: Gaps = "raise", consistency: Consistency = "eventual",
@@ -60,6 +68,14 @@ class TopicVerbs:
 
 class StoreVerbs:
     """Verbs of a store."""
+
+    def __bool__(self) -> bool:
+        return True  # also while it is empty
+
+    def _repr_html_(self) -> str:
+        from esker.engine.notebook import store_html  # for who looks at it in a notebook
+
+        return store_html(self)
 
     def group(
         self, name: str, pattern: str | Sequence[str], start: Any = "earliest", **how: Any

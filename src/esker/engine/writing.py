@@ -39,7 +39,7 @@ from esker.format.columns import FEW, KEYS, Body, Columns, Extra, one, to_column
 from esker.format.frame import HEADER_SIZE
 from esker.format.once import Mark, Place
 from esker.options import BUFFER_BYTES, SMALL_RECORD_BYTES
-from esker.records import Offset, Record, Span, Spans
+from esker.records import Offset, Record, Span, Spans, Value
 
 SHARED_FLUSHES = 16  # how long a buffer stays without an owner after two threads met in it
 
@@ -63,7 +63,7 @@ class Writing(Handle):
 
     def append(
         self,
-        value: bytes | str,
+        value: Value,
         key: bytes | str | None = None,
         tag: str | None = None,
         node: str | None = None,
@@ -72,7 +72,7 @@ class Writing(Handle):
         wait: bool | float = False,
         idempotency_key: bytes | str | None = None,
     ) -> int:
-        """Append one record and return its offset.
+        """Append one record and return its offset. Text is stored as UTF-8, a dict as JSON.
 
         The record is buffered and pending: it is written with the next full buffer, after the
         linger, by `sync`, by `close`. With wait=True (or a number of seconds) the call returns
@@ -109,7 +109,7 @@ class Writing(Handle):
         return Span(0, self.end() if made else 0, 0)
 
     def append_nowait(
-        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        self, value: Value, key: bytes | str | None = None, tag: str | None = None,
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
     ) -> int:  # fmt: skip
         """As `append`, but raises WouldBlock instead of waiting for the disk or for a lock."""
@@ -343,7 +343,7 @@ class Writing(Handle):
         self, records: Iterable[Any], wait: bool | float = False,
         idempotency_key: bytes | str | None = None,
     ) -> Span | Spans:  # fmt: skip
-        """Append records (bytes, text or Record) as one atomic batch, written when this returns.
+        """Append records (values or Record) as one atomic batch, written when this returns.
 
         Keys that belong to several shards spread the batch: then each shard's part is atomic,
         and the result is one Span a shard. A retry with the same idempotency key appends what is
@@ -558,7 +558,7 @@ class BatchWriter:
         self.span: Span | Spans | None = None
 
     def append(
-        self, value: bytes | str, key: bytes | str | None = None, tag: str | None = None,
+        self, value: Value, key: bytes | str | None = None, tag: str | None = None,
         node: str | None = None, headers: dict[str, bytes] | None = None, timestamp: Any = None,
     ) -> None:  # fmt: skip
         """Add a record to the batch. Nothing is written yet."""
@@ -568,6 +568,10 @@ class BatchWriter:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def __repr__(self) -> str:
+        state = f"{len(self)} records" if self.span is None else f"written as {self.span!r}"
+        return f"<esker batch for {self._topic.name!r}, {state}>"
 
     def __enter__(self) -> BatchWriter:
         return self

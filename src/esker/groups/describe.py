@@ -49,10 +49,12 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
+        """How long the oldest record that is not done with has been there."""
         return max((each.seconds for each in self.shards), default=0.0)
 
     @property
     def paused(self) -> bool:
+        """Whether one of its shards is."""
         return any(each.paused for each in self.shards)
 
     def __str__(self) -> str:

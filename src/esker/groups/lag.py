@@ -35,6 +35,7 @@ class Lag(msgspec.Struct, frozen=True):
 
     @property
     def records(self) -> int:
+        """How many records it is behind, over all shards."""
         return sum(each.records for each in self.shards)
 
     @property

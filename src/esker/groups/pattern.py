@@ -162,14 +162,17 @@ class PatternGroup:
         return found
 
     def rewind(self) -> None:
+        """As `Group.rewind`, in every topic."""
         for group in list(self._groups.values()):
             group.rewind()
 
     def pause(self) -> None:
+        """As `Group.pause`, in every topic."""
         for group in self._current():
             group.pause()
 
     def resume(self) -> None:
+        """As `Group.resume`, in every topic."""
         for group in self._current():
             group.resume()
 

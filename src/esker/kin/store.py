@@ -90,9 +90,11 @@ class KinStore:
         return KinTopic(self, name)
 
     def create(self, name: str, **options: Any) -> NoReturn:
+        """Refused: the files of another log are only read."""
         raise self._refusal()
 
     def delete(self, name: str, **options: Any) -> NoReturn:
+        """Refused: the files of another log are only read."""
         raise self._refusal()
 
     def _refusal(self) -> ReadOnlyStore:
@@ -128,11 +130,13 @@ class KinTopic:
         return f"<esker kin {self._store.kind} topic {self.name!r}>"
 
     def append(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: the files of another log are only read."""
         raise self._store._refusal()
 
     append_many = append_arrow = append
 
     def follow(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: the files of another log do not tell when they grow."""
         raise InvalidOption(f"{self!r} cannot be followed; read on from where you were")
 
     # ---- what there is ----------------------------------------------------------------------

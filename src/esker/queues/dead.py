@@ -36,10 +36,12 @@ class DeadJob(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> bytes:
+        """The job's value."""
         return self.record.value
 
     @property
     def key(self) -> bytes | None:
+        """The job's key."""
         return self.record.key
 
 
@@ -51,6 +53,9 @@ class DeadLetters:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<esker dead letters of queue {self._queue.name!r}>"
 
     def _home(self) -> Queue:
         """The queue in whose log they lie."""

@@ -56,10 +56,12 @@ class Job(msgspec.Struct, eq=False):
 
     @property
     def value(self) -> bytes:
+        """What was put."""
         return self.record.value
 
     @property
     def text(self) -> str:
+        """The value as UTF-8 text."""
         return self.record.text
 
     def json(self) -> Any:
@@ -68,14 +70,17 @@ class Job(msgspec.Struct, eq=False):
 
     @property
     def key(self) -> bytes | None:
+        """The key that it was put with."""
         return self.record.key
 
     @property
     def tag(self) -> str | None:
+        """The tag that it was put with."""
         return self.record.tag
 
     @property
     def headers(self) -> Mapping[str, bytes] | None:
+        """The headers that it was put with."""
         return self.record.headers
 
     @property
@@ -85,14 +90,17 @@ class Job(msgspec.Struct, eq=False):
 
     @property
     def offset(self) -> int:
+        """Its offset in its shard: with the shard, the name of the job for ever."""
         return self.record.offset
 
     @property
     def shard(self) -> int:
+        """The shard of the topic that it lies in."""
         return self.record.shard
 
     @property
     def priority(self) -> int:
+        """The priority that it was put with; higher ones go first."""
         queue: Queue = self.grant.queue
         return queue.priority_of(self.record.shard)
 

@@ -32,7 +32,7 @@ from esker.queues.leases import State
 from esker.queues.moving import Mover
 from esker.queues.putting import Putter
 from esker.queues.work import Work, process
-from esker.records import Gap, Record, Span
+from esker.records import Gap, Record, Span, Value
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
@@ -118,7 +118,8 @@ class Queue:
         )
 
     def __repr__(self) -> str:
-        return f"<esker queue {self.name!r}, {len(self._lanes)} shards>"
+        shards = "1 shard" if len(self._lanes) == 1 else f"{len(self._lanes)} shards"
+        return f"<esker queue {self.name!r}, {shards}>"
 
     @property
     def findings(self) -> list[Finding]:
@@ -133,7 +134,7 @@ class Queue:
 
     def put(
         self,
-        value: bytes | str,
+        value: Value,
         key: bytes | str | None = None,
         *,
         delay: float | str = 0,
@@ -153,7 +154,7 @@ class Queue:
         return self.put_many([job], priority=priority, wait=wait)[0]
 
     def put_many(
-        self, jobs: Iterable[bytes | str | Record], *, delay: float | str = 0, at: Any = None,
+        self, jobs: Iterable[Value | Record], *, delay: float | str = 0, at: Any = None,
         priority: int = 0, wait: bool | float = True,
     ) -> list[Span]:  # fmt: skip
         """Add many jobs; those of one shard as one atomic batch."""
@@ -645,6 +646,7 @@ class Queue:
             raise first
 
     def let_go(self) -> None:
+        """Give up all that is held; for the store, when it is closed or was forked."""
         for lane in self._lanes:
             lane.let_go()
         self._crew.let_go()

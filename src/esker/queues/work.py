@@ -49,6 +49,10 @@ class Work:
         self._renewer: threading.Thread | None = None
         self._loops = 0
 
+    def __repr__(self) -> str:
+        state = "ended" if self._stopped.is_set() else f"{len(self._out)} jobs out"
+        return f"<esker work on queue {self._queue.name!r}, {state}>"
+
     # ---- handing out ---------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Job]:

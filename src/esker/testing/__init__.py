@@ -8,6 +8,8 @@
     clock.py      a clock that is moved by hand
     monitor.py    around any file system: whether things become durable in the right order
     looks.py      what the bytes of a file say, for the monitor
+    machine.py    a store on such a disk, to be killed and to lose power in one call
+    plugin.py     fixtures for pytest
 
     disk, clock = SimulatedDisk(seed=1), ManualClock()
     store = esker.open("/data", files=disk, clock=clock, background=False)
@@ -24,36 +26,42 @@ To look at every state that a power cut can leave, around every call that change
     disk.watch = watch              # and now run the program
 
 Nothing of Esker imports this room. Everything here is deterministic: the same seeds and the same
-calls give the same bytes.
+calls give the same bytes. Names are imported when they are first used, because pytest imports this
+room in every run of everybody who has Esker installed.
 """
 
 from __future__ import annotations
 
-from esker.testing.clock import ManualClock
-from esker.testing.cuts import (
-    CORNERS,
-    FILLINGS,
-    KEPT,
-    LOST,
-    NAMES_ONLY,
-    UNNAMED,
-    Choice,
-    Cut,
-    Fate,
-    Filling,
-)
-from esker.testing.disk import Call, Crash, SimulatedDisk
-from esker.testing.faults import CALLS, CHANGES, KINDS, Fault
-from esker.testing.monitor import Monitor
-from esker.testing.profiles import (
-    BTRFS_EIO,
-    EXT4_ORDERED,
-    LYING,
-    PROFILES,
-    SECTORS_4K,
-    STRICT,
-    Profile,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esker.testing.clock import ManualClock
+    from esker.testing.cuts import (
+        CORNERS,
+        FILLINGS,
+        KEPT,
+        LOST,
+        NAMES_ONLY,
+        UNNAMED,
+        Choice,
+        Cut,
+        Fate,
+        Filling,
+    )
+    from esker.testing.disk import Call, Crash, SimulatedDisk
+    from esker.testing.faults import CALLS, CHANGES, KINDS, Fault
+    from esker.testing.machine import Machine
+    from esker.testing.monitor import Monitor
+    from esker.testing.profiles import (
+        BTRFS_EIO,
+        EXT4_ORDERED,
+        LYING,
+        PROFILES,
+        SECTORS_4K,
+        STRICT,
+        Profile,
+    )
 
 __all__ = [
     "BTRFS_EIO",
@@ -78,8 +86,36 @@ __all__ = [
     "Fate",
     "Fault",
     "Filling",
+    "Machine",
     "ManualClock",
     "Monitor",
     "Profile",
     "SimulatedDisk",
 ]
+
+_HOMES = {
+    "clock": ("ManualClock",),
+    "cuts": (
+        "CORNERS", "FILLINGS", "KEPT", "LOST", "NAMES_ONLY", "UNNAMED", "Choice", "Cut", "Fate",
+        "Filling",
+    ),
+    "disk": ("Call", "Crash", "SimulatedDisk"),
+    "faults": ("CALLS", "CHANGES", "KINDS", "Fault"),
+    "machine": ("Machine",),
+    "monitor": ("Monitor",),
+    "profiles": (
+        "BTRFS_EIO", "EXT4_ORDERED", "LYING", "PROFILES", "SECTORS_4K", "STRICT", "Profile",
+    ),
+}  # fmt: skip
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        for home, names in _HOMES.items():
+            if name in names:
+                globals()[name] = value = getattr(import_module(f"esker.testing.{home}"), name)
+                return value
+        raise AttributeError(f"module 'esker.testing' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

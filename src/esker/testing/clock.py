@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 
 class ManualClock:
     """Stands still until `forward` is called. Wall time and monotonic time move together."""
@@ -10,10 +12,16 @@ class ManualClock:
         self._now_us = now_us
         self._monotonic = monotonic
 
+    def __repr__(self) -> str:
+        now = datetime.fromtimestamp(self._now_us / 1e6, UTC)
+        return f"<esker clock, stands at {now:%Y-%m-%d %H:%M:%S} UTC>"
+
     def now_us(self) -> int:
+        """Microseconds since 1970, UTC, as this clock has it."""
         return self._now_us
 
     def monotonic(self) -> float:
+        """Seconds that never go backwards."""
         return self._monotonic
 
     def forward(self, seconds: float) -> None:

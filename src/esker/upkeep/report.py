@@ -121,10 +121,12 @@ class Verification(msgspec.Struct):
 
     @property
     def errors(self) -> list[Problem]:
+        """What readers cannot be given, or not as it was written."""
         return [problem for problem in self.problems if problem.severity == "error"]
 
     @property
     def warnings(self) -> list[Problem]:
+        """What should not be, and costs nobody a record."""
         return [problem for problem in self.problems if problem.severity == "warning"]
 
     @property
