@@ -23,9 +23,7 @@ Key = tuple[int, str]  # of a window, in seconds since 1970, and a region
 Sums = dict[Key, tuple[int, int]]  # orders and cents
 
 
-def check(
-    store: esker.Store, data: str, folder: str, orders: dict[int, Values]
-) -> list[Claim]:
+def check(store: esker.Store, data: str, folder: str, orders: dict[int, Values]) -> list[Claim]:
     """A claim for each job that ran; none for one that did not."""
     steps = [words for _, words in notes.all_lines(folder, "spark")]
     ran = {words[0] for words in steps}

@@ -27,7 +27,7 @@ class Child:
 
     def __init__(self, name: str, module: str, *arguments: object) -> None:
         self.name = name
-        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115: closed with the child
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"esker.demo.{module}", *map(str, arguments)],
             stdin=subprocess.PIPE,

@@ -6,6 +6,7 @@ its lists, counted as they grow.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 import esker
@@ -118,7 +119,7 @@ def rates(samples: list[Sample], topic: str, buckets: int) -> list[float]:
     width = (end - begin) / buckets
     edges = [begin + width * number for number in range(buckets + 1)]
     levels = _levels(samples, at, edges)
-    return [(b - a) / width for a, b in zip(levels, levels[1:], strict=False)]
+    return [(b - a) / width for a, b in pairwise(levels)]
 
 
 def lags(samples: list[Sample], buckets: int) -> list[float]:

@@ -7,7 +7,7 @@ an end was never finished, and counts for nothing.
     001-00.acks     topic shard first-offset count hash microseconds    an append returned
     001-05.puts     id …                                                jobs were put
     001-w1.work     claim | done | fail, id, which delivery             what a worker did
-    001-b1.bills    shard first-offset count cents                      a batch was billed, and acked
+    001-b1.bills    shard first-offset count cents                      a batch was billed
     001.gap         slept | gap | woke, …                               of the reader that slept
     001.open        seconds shards findings                             a writer opened the store
     001.kills       who pid list                                        whom the demo has killed

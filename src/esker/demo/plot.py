@@ -1,10 +1,10 @@
 """Numbers as blocks of a terminal. Pure.
 
-    9,204 ┤      ▂▇▇▆▇
-          │    ▂▇████▇      ▃▇▇
-        0 ┤▁▃▇▇████████▁ ▁▃▇███
-          └──────────────┬───────
-           0 s           ✗ writer       12 s
+9,204 ┤      ▂▇▇▆▇
+      │    ▂▇████▇      ▃▇▇
+    0 ┤▁▃▇▇████████▁ ▁▃▇███
+      └──────────────┬───────
+       0 s           ✗ writer       12 s
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def chart(values: Sequence[float], notes: Sequence[Note], seconds: float, height
     for place in places:
         axis[place] = "┴"
     lines.append(" " * (left + 1) + "└" + "".join(axis))
-    for line in _beneath(places, [note.text for note in notes], width):
-        lines.append(" " * (left + 2) + line)
+    beneath = _beneath(places, [note.text for note in notes], width)
+    lines += [" " * (left + 2) + line for line in beneath]
     end = f"{seconds:.0f} s"
     lines.append(" " * (left + 2) + "0 s" + end.rjust(max(0, width - 3)))
     return lines

@@ -98,7 +98,8 @@ class Shop:
         """Batches that are safe from a kill as soon as the kernel has them."""
         topic, number = self._store[CLICKS], 0
         while not self._stop.wait(CLICKS_PAUSE):
-            values = [goods.click(self._run, thread, n) for n in range(number, number + CLICKS_BATCH)]  # fmt: skip
+            numbers = range(number, number + CLICKS_BATCH)
+            values = [goods.click(self._run, thread, n) for n in numbers]
             began = SYSTEM_CLOCK.monotonic()
             span = topic.append_many(values, wait=True)
             took = SYSTEM_CLOCK.monotonic() - began
