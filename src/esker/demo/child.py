@@ -13,7 +13,7 @@ import select
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 GRACE: Final = 20.0  # seconds from the end of stdin to the end
@@ -48,7 +48,7 @@ def live(work: Work, grace: float = GRACE) -> NoReturn:
     os._exit(FAILED if failed or thread.is_alive() else 0)
 
 
-def together(parts: list[Callable[[], None]]) -> None:
+def together(parts: Sequence[Callable[[], None]]) -> None:
     """Run these in threads of their own until all have ended; raises what one of them raised."""
     problems: list[BaseException] = []
     ended = threading.Semaphore(0)

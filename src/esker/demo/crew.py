@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from types import TracebackType
 from typing import IO, Final
 
@@ -27,7 +28,7 @@ class Child:
 
     def __init__(self, name: str, module: str, *arguments: object) -> None:
         self.name = name
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115: closed with the child
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"esker.demo.{module}", *map(str, arguments)],
             stdin=subprocess.PIPE,
@@ -138,7 +139,7 @@ class Crew:
 
 
 @contextlib.contextmanager
-def deaf():  # type: ignore[no-untyped-def]
+def deaf() -> Iterator[None]:
     """A second Ctrl-C does not disturb who cleans up after the first."""
     before = {}
     with contextlib.suppress(ValueError):  # not the main thread, which alone has signals

@@ -115,7 +115,7 @@ def _actors(meter: Meter, now: Sample, part: float) -> Table:
     """A line for each that works."""
     grid = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "right", "left"):
-        grid.add_column(justify=justify)  # type: ignore[arg-type]
+        grid.add_column(justify=justify)
     behind = max(0, now.orders - now.billed)
     for name, done, total, count, text in (
         ("shop", part, 1.0, f"{now.orders:,}",

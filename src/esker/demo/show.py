@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 PLAN: Final = Plan(5.0, 4.0, 2, 3, 0.08, 0.4)
-FAST: Final = Plan(1.0, 0.5, 1, 2, 0.05, 0.05)
+FAST: Final = Plan(1.0, 0.5, 1, 2, 0.05, 0.1)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -278,9 +278,9 @@ class Show:
         again = self.open_shop()
         seconds, shards, findings = self.noted(self.last, "open")[0]
         found = claims.still_there(self.store, acks)
+        recovered = f", {shards} shards recovered, {findings} findings" if int(shards) else ""
         self.tell(
-            f"opened again in {float(seconds):.3f} s: {shards} shards recovered, {findings} "
-            f"findings; {found}",
+            f"opened again in {float(seconds):.3f} s{recovered}; {found}",
             "back",
             "green" if found.holds else "bold red",
         )
