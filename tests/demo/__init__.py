@@ -1,1 +1,1 @@
-"""The demo: it shows what it says, its checker can tell when it does not, and nobody outlives it."""
+"""The demo: what it shows, how it counts, and that nobody outlives it."""

@@ -11,7 +11,7 @@ import pytest
 from tests.demo.running import alive, children, start
 from tests.helpers import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.damages]  # nobody closes the store
 
 
 def begun(folder: Path) -> tuple[subprocess.Popen[bytes], set[int]]:

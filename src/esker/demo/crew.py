@@ -112,6 +112,10 @@ class Crew:
             child.wait()
             self._children.remove(child)
 
+    def end_all(self) -> None:
+        """End whoever is left, in order."""
+        self.end(*list(self._children))
+
     def wait(self, child: Child) -> None:
         """Until it has ended by itself."""
         child.wait()

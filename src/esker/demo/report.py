@@ -40,7 +40,7 @@ p{margin:6px 0}.soft{color:var(--soft)}
 overflow-x:auto}
 .big{font-size:44px;font-weight:650;line-height:1.15;letter-spacing:-.02em}
 .good{color:var(--good)}.bad{color:var(--bad)}
-.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;
+.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(230px,1fr));gap:12px;
 margin-top:14px}
 .numbers div{border-left:3px solid var(--line);padding-left:10px}
 .numbers b{display:block;font-size:20px;font-variant-numeric:tabular-nums}

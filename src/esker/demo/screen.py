@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
@@ -20,7 +21,6 @@ from esker.clock import SYSTEM_CLOCK
 from esker.demo import plot
 from esker.demo.goods import ORDERS
 from esker.demo.meter import Meter, Sample, rates
-from esker.errors import EskerError
 
 PLAIN_SECONDS: Final = 2.0  # between two lines of what is going on
 PLOT_WIDTH, PLOT_HEIGHT = 72, 8
@@ -41,9 +41,14 @@ class Screen:
 
     # ---- what stays --------------------------------------------------------------------------
 
-    def say(self, text: str = "", style: str = "") -> None:
-        """A line."""
-        self.console.print(Text(text, style=style))
+    def say(self, text: str = "", style: str = "", *, whole: bool = False) -> None:
+        """A line. On a terminal it is wrapped below its beginning, unless it is to be pasted."""
+        if self.pretty and not whole and len(text) > self.console.width:
+            indent = len(text) - len(text.lstrip(" "))
+            shown = Padding(Text(text.strip(), style=style), (0, 0, 0, indent))
+            self.console.print(shown, soft_wrap=False)
+        else:
+            self.console.print(Text(text, style=style))
 
     def act(self, text: str) -> None:
         """Something begins."""
@@ -147,8 +152,3 @@ def _plotted(meter: Meter, samples: list[Sample], width: int, height: int) -> li
     lines = plot.chart(rates(samples, ORDERS, width), notes, span, height)
     styles = ["green"] * height + ["dim"] + ["red"] * (len(lines) - height - 2) + ["dim"]
     return [Text(line, style=style) for line, style in zip(lines, styles, strict=True)]
-
-
-def complain(problem: EskerError) -> str:
-    """An error, as the command line tells it."""
-    return f"esker: {problem.code}: {problem}"

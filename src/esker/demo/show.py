@@ -66,6 +66,7 @@ def run(directory: str, *, keep: bool, fast: bool, spark: bool, serve: bool) -> 
                 code = show.run(spark=spark)
                 if serve:
                     show.serve()
+                crew.end_all()
                 return code
             finally:
                 show.close()
@@ -430,8 +431,8 @@ class Show:
         screen.act("Next")
         for text, command in commands.next_steps(self.data):
             screen.say(f"  # {text}", "dim")
-            screen.say(f"  {command}")
-        screen.say(f"\nThe console again:  {commands.serve_again(self.data)}", "dim")
+            screen.say(f"  {command}", whole=True)
+        screen.say(f"\nThe console again:  {commands.serve_again(self.data)}", "dim", whole=True)
         screen.say(f"The report:         {commands.shown(path)}", "dim")
         return conclude(screen, verdict)
 
