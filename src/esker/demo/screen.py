@@ -91,7 +91,7 @@ class Screen:
             row = Table.grid(padding=(0, 1))
             row.add_row(
                 Spinner("dots"), Text(text),
-                ProgressBar(1.0, part, width=30) if part is not None else Text(""),
+                ProgressBar(1.0, part, 30, complete_style="cyan") if part is not None else Text(""),
             )  # fmt: skip
             self._update(row)
         elif SYSTEM_CLOCK.monotonic() >= self._next:
@@ -110,7 +110,7 @@ class Screen:
         if self._live is None:
             self._live = Live(console=self.console, refresh_per_second=8, transient=True)
             self._live.start()
-        self._live.update(what)
+        self._live.update(what, refresh=True)
 
     def _width(self) -> int:
         return max(20, min(PLOT_WIDTH, self.console.width - 12)) if self.pretty else PLOT_WIDTH
@@ -133,7 +133,7 @@ def _actors(meter: Meter, now: Sample, part: float) -> Table:
         ("billing", float(now.billed), max(1.0, float(now.orders)), f"{now.billed:,}",
          f"billed   {behind:,} behind, slow on purpose"),
     ):  # fmt: skip
-        bar = ProgressBar(total, min(done, total), width=24)
+        bar = ProgressBar(total, min(done, total), 24, complete_style="cyan", finished_style="cyan")
         grid.add_row(Text(name, style="bold"), bar, count, Text(text, style="dim"))
     return grid
 

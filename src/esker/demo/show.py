@@ -22,6 +22,7 @@ from esker.demo.goods import BILLING, CLICKS, DEAD, EMAILS, ORDERS, PAYMENTS, TR
 from esker.demo.meter import Meter
 from esker.demo.notes import Notes
 from esker.demo.screen import Screen
+from esker.demo.shop import MAILING, MAILS
 from esker.demo.sleeper import FEW, Sleeper
 from esker.demo.worker import HELD
 from esker.errors import NotAStore
@@ -166,7 +167,7 @@ class Show:
 
     def tell(self, text: str, kind: str = "act", style: str = "") -> None:
         self.story.append((self.meter.now(), kind, text))
-        self.screen.say(f"  {text}", style)
+        self.screen.say(f"  {self.meter.now():4.1f} s  {text}", style)
 
     def until(self, what: str, true: Callable[[], bool], *leaving: Child, shown: str = "") -> None:
         """Look at the lists until this is so."""
@@ -234,11 +235,11 @@ class Show:
         """Start the writer, and wait until all of it writes."""
         self.last = run = max(notes.runs(self.notes)) + 1
         shop = self.crew.start("the shop", "shop", self.data, self.notes, run)
-        wanted = {f"{run:03d}-{thread:02d}.acks" for thread in range(5)}
 
         def selling() -> bool:
-            there = set(notes.lists(self.notes, "acks"))
-            return wanted <= there and all(notes.lines(self.notes, name) for name in wanted)
+            acks = [self.noted(run, "acks", f"{thread:02d}") for thread in range(MAILING)]
+            mails = self.noted(run, "puts", f"{MAILING:02d}")
+            return all(acks) and len(mails) * MAILS > goods.POISON
 
         self.until("the shop sells", selling)
         return shop
@@ -297,21 +298,21 @@ class Show:
             lambda: len(self.noted(self.first, "work", f"w{number}")) >= HELD,
         )
         held = {words[1] for words in notes.lines(self.notes, name)}
+        poison = {job for job in held if job.endswith(f"-{goods.POISON}")}
         at = self.crew.kill(victim)
         self.kills.add("worker", victim.pid, name)
         self.meter.mark("kill", "worker", at)
         self.tell(f"kill -9 {victim.pid}: a worker that holds {len(held)} jobs", "kill", "bold red")
-        self.until("its jobs are done by others", lambda: held <= self.settled(name))
+        self.until("its jobs are done by others", lambda: held - poison <= self.settled(name))
         seconds = SYSTEM_CLOCK.monotonic() - at
         self.tell(f"all {len(held)} were done by others within {seconds:.2f} s", "back", "green")
 
     def settled(self, but: str) -> set[str]:
-        """Jobs that were done, or have failed for good, by other workers than this one."""
+        """Jobs that were done by other workers than this one."""
         return {
             words[1]
             for name, words in notes.all_lines(self.notes, "work")
-            if name != but
-            and (words[0] == "done" or (words[0] == "fail" and int(words[2]) >= TRIES))
+            if name != but and words[0] == "done"
         }
 
     def close_shop(self, shop: Child, workers: list[Child], slow: Child) -> None:
@@ -444,7 +445,7 @@ class Show:
                 self.crew.check()
                 self.pause.wait(LOOK)
         except KeyboardInterrupt:
-            self.screen.say("the server has ended", "dim")
+            self.screen.say("\nthe server ends", "dim")
 
 
 def conclude(screen: Screen, verdict: claims.Verdict) -> int:
