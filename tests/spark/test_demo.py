@@ -15,13 +15,13 @@ from esker.demo.goods import ORDERS, REVENUE, order
 from tests.demo.running import alive, children
 from tests.helpers import wait_until
 
-PATIENCE = 280.0
+PATIENCE = 560.0
 CODE = "import sys, esker.demo; sys.exit(esker.demo.run(sys.argv[1], fast=True, spark=True))"
 
 
 @pytest.mark.crash
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_what_spark_made_of_the_shop_is_what_the_shop_sold(
     tmp_path: Path, sooner: dict[str, str]
 ) -> None:
