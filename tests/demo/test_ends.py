@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from esker.demo import show
 from tests.demo.running import alive, children, start
 from tests.helpers import PATIENCE, wait_until
 
@@ -28,11 +29,10 @@ def begun(folder: Path) -> tuple[subprocess.Popen[bytes], set[int]]:
     return demo, found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_and_says_so(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_ends_all_and_says_so(tmp_path: Path) -> None:
     demo, started = begun(tmp_path / "demo")
     try:
-        demo.send_signal(number)
+        demo.send_signal(signal.SIGINT)
         out, error = demo.communicate(timeout=PATIENCE)
     finally:
         demo.kill()
@@ -40,6 +40,19 @@ def test_a_signal_ends_all_and_says_so(tmp_path: Path, number: signal.Signals) -
     assert (demo.returncode, error) == (130, b"")
     assert b"interrupted: all processes of the demo have ended" in out
     assert [pid for pid in started if alive(pid)] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_it_as_ctrl_c_does(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with show.hearing() as bell:
+        bell.check()
+        signal.raise_signal(number)  # what is under way goes on
+        with pytest.raises(KeyboardInterrupt):
+            bell.wait(0)
+        with pytest.raises(KeyboardInterrupt):  # now it is serious
+            signal.raise_signal(number)
+    assert signal.getsignal(number) == before
 
 
 def test_its_children_end_when_the_demo_itself_is_killed(tmp_path: Path) -> None:

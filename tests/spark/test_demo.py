@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +21,10 @@ CODE = "import sys, esker.demo; sys.exit(esker.demo.run(sys.argv[1], fast=True, 
 @pytest.mark.crash
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_spark_made_of_the_shop_is_what_the_shop_sold(
-    tmp_path: Path, sooner: dict[str, str]
-) -> None:
+def test_what_spark_made_of_the_shop_is_what_the_shop_sold(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(tmp_path / "demo")],
         stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False, text=True,
-        env={**os.environ, **sooner},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✓ revenue by Spark: the orders, added up" in done.stdout
@@ -40,11 +36,7 @@ def test_what_spark_made_of_the_shop_is_what_the_shop_sold(
 
 
 @pytest.mark.crash
-def test_nothing_of_spark_is_left_when_the_demo_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sooner: dict[str, str]
-) -> None:
-    for name, value in sooner.items():
-        monkeypatch.setenv(name, value)
+def test_nothing_of_spark_is_left_when_the_demo_is_interrupted(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     with esker.open(tmp_path / "data") as store:
         store[ORDERS].append(order(1, 0, 0), wait=True)

@@ -15,7 +15,7 @@ of the store with the public API. A claim holds if the two agree, and not otherw
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -410,15 +410,17 @@ def still_there(store: esker.Store, acks: dict[Place, list[Ack]]) -> Tally:
     return tallies(store, mine, {ORDERS: read_values(store, ORDERS)})[ORDERS]
 
 
-def check(data: str, folder: str) -> Verdict:
+def check(data: str, folder: str, tell: Callable[[str], None] = lambda text: None) -> Verdict:
     """Count everything that the demo claims, on a store that nobody writes at the moment."""
     from esker.demo import answers
 
     with esker.open(data, "r") as store:
+        tell("what was acknowledged is looked for")
         acks = read_acks(folder)
         there = {topic: read_values(store, topic) for topic in (ORDERS, CLICKS)}
         found = tallies(store, acks, there)
         orders, clicks = there[ORDERS], there[CLICKS]
+        tell("jobs, bills and payments are counted")
         jobs = Jobs(folder)
         dead, wrong = dead_letters(read_values(store, DEAD))
         claims = [
@@ -430,6 +432,7 @@ def check(data: str, folder: str) -> Verdict:
             gaps(folder, clicks, store[CLICKS].earliest(0) if CLICKS in store else 0),
             *answers.check(store, data, folder, orders),
         ]
+    tell("every byte is checked")
     claims.append(verified(data))
     return Verdict(claims, found, jobs.redelivered, dead.total())
 

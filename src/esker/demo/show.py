@@ -51,8 +51,31 @@ PLAN: Final = Plan(5.0, 4.0, 2, 3, 0.08, 0.4)
 FAST: Final = Plan(1.0, 0.5, 1, 2, 0.05, 0.1)
 
 
-class Interrupted(KeyboardInterrupt):
-    """Told to end by a signal."""
+class Bell:
+    """Rung by Ctrl-C, SIGTERM, or a terminal that is gone.
+
+    The first time it only remembers. Whoever waits looks at it many times a second: an exception
+    that comes out of nowhere would come in the middle of the engine, too, and leave its locks
+    taken. The second time it does come.
+    """
+
+    def __init__(self) -> None:
+        self._rung = False
+        self._sleep = threading.Event()  # never set: only to wait on
+
+    def ring(self, number: int = 0, frame: Any = None) -> None:
+        if self._rung:
+            raise KeyboardInterrupt
+        self._rung = True
+
+    def check(self) -> None:
+        """Raise if it was rung."""
+        if self._rung:
+            raise KeyboardInterrupt
+
+    def wait(self, seconds: float) -> None:
+        self._sleep.wait(seconds)
+        self.check()
 
 
 def run(directory: str, *, keep: bool, fast: bool, spark: bool, serve: bool) -> int:
@@ -61,23 +84,22 @@ def run(directory: str, *, keep: bool, fast: bool, spark: bool, serve: bool) -> 
     screen = Screen()
     prepare(folder, keep=keep)
     try:
-        with signals(), Crew() as crew:
-            show = Show(folder, FAST if fast else PLAN, screen, crew)
-            try:
-                code = show.run(spark=spark)
-                if serve:
-                    show.serve()
-                crew.end_all()
-                return code
-            finally:
-                show.close()
-                screen.settle()
+        with hearing() as bell, Crew() as crew:
+            show = Show(folder, FAST if fast else PLAN, screen, crew, bell)
+            code = show.run(spark=spark)
+            if serve:
+                show.serve()
+            crew.end_all()
+            show.close()
+            return code
     except KeyboardInterrupt:
         screen.settle()
         screen.say()
         screen.say("interrupted: all processes of the demo have ended", "bold")
         screen.say(f"what was written is in {commands.shown(folder)}; start again at any time")
         return 130
+    finally:
+        screen.settle()
 
 
 def check_again(directory: str) -> int:
@@ -109,19 +131,15 @@ def prepare(folder: str, *, keep: bool) -> None:
 
 
 @contextmanager
-def signals() -> Iterator[None]:
-    """SIGTERM and a terminal that is gone end the demo as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise Interrupted
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+def hearing() -> Iterator[Bell]:
+    """A bell that is rung by signals, as far as this thread gets any."""
+    bell = Bell()
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, bell.ring) for number in numbers}
     try:
-        yield
+        yield bell
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -130,7 +148,9 @@ def signals() -> Iterator[None]:
 class Show:
     """One run of the demo."""
 
-    def __init__(self, folder: str, plan: Plan, screen: Screen, crew: Crew) -> None:
+    def __init__(
+        self, folder: str, plan: Plan, screen: Screen, crew: Crew, bell: Bell
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.data, self.notes = join(folder, "data"), join(folder, "notes")
         self.plan, self.screen, self.crew = plan, screen, crew
@@ -139,7 +159,7 @@ class Show:
         self.cells: list[bench.Cell] = []
         self.sync_ms = 0.0
         self.story: list[tuple[float, str, str]] = []  # when, what kind, what happened
-        self.pause = threading.Event()
+        self.bell = bell
         self.make_topics()
         self.store = esker.open(self.data, "r")
         self.meter = Meter(self.store, self.notes)
@@ -184,7 +204,7 @@ class Show:
             self.crew.check(*leaving)
             if SYSTEM_CLOCK.monotonic() > deadline:
                 raise DemoFailed(f"waited for {PATIENCE:.0f} s, in vain, until {what}")
-            self.pause.wait(LOOK)
+            self.bell.wait(LOOK)
 
     def let_pass(self, seconds: float) -> None:
         """Watch for so long."""
@@ -360,11 +380,7 @@ class Show:
         self.screen.act("This disk, by commit class (records a second, one thread)")
         folder = join(self.folder, "bench")
 
-        def tell(text: str) -> None:
-            if self.screen.pretty:
-                self.screen.wait(text)
-
-        self.cells = bench.measure(folder, self.plan.bench, tell)
+        self.cells = bench.measure(folder, self.plan.bench, self.step)
         self.sync_ms = bench.bare_sync(self.folder)
         self.screen.settle()
         rows: list[tuple[str, ...]] = [
@@ -376,6 +392,12 @@ class Show:
         self.screen.table(rows, "lrrr")
         self.screen.say(f"a bare write and fdatasync here: {self.sync_ms:.2f} ms", "dim")
 
+    def step(self, text: str) -> None:
+        """A small step of something longer."""
+        self.bell.check()
+        if self.screen.pretty:
+            self.screen.wait(text)
+
     # ---- Spark -------------------------------------------------------------------------------
 
     def spark(self) -> None:
@@ -385,7 +407,7 @@ class Show:
         while child.running:
             self.show_step(SYSTEM_CLOCK.monotonic() - began)
             self.crew.check(child)
-            self.pause.wait(LOOK)
+            self.bell.wait(LOOK)
         self.screen.settle()
         self.crew.wait(child)
         for words in self.noted(self.first, "spark"):
@@ -417,8 +439,7 @@ class Show:
         screen = self.screen
         screen.act("Orders a second, over time")
         screen.plot(self.meter, samples)
-        screen.wait("everything is counted")
-        verdict = claims.check(self.data, self.notes)
+        verdict = claims.check(self.data, self.notes, self.step)
         screen.settle()
         page = report.Page(
             verdict=verdict, samples=samples, marks=self.meter.marks, cells=self.cells,
@@ -443,7 +464,7 @@ class Show:
         try:
             while True:
                 self.crew.check()
-                self.pause.wait(LOOK)
+                self.bell.wait(LOOK)
         except KeyboardInterrupt:
             self.screen.say("\nthe server ends", "dim")
 
