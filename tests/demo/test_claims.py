@@ -314,11 +314,13 @@ def test_an_archive_that_is_not_the_log_is_caught(small: Small) -> None:
     steps = Notes(small.notes, 1, "spark")
     with esker.open(small.data) as store:
         store.alter(ORDERS, segment_records=10)
-        store[ORDERS].append(goods.order(2, 0, 0), key=b"a", wait=True)
-        store[ORDERS].append(goods.order(2, 0, 1), key=b"a", wait=True)
-        store.tick()
-        done = store[ORDERS].archive()
-    steps.add("archive", done.rows, done.files)
+        for number in range(3):  # the second and third time small files are merged
+            store[ORDERS].append_many(
+                [esker.Record(goods.order(2, number, n), key=b"a") for n in range(12)], wait=True
+            )
+            store.tick()
+            done = store[ORDERS].archive()
+            steps.add("archive", done.rows, done.files)
     verdict = small.verdict()
     assert [claim.holds for claim in verdict.claims if claim.name.startswith("archive")] == [True]
     steps.add("archive", 1, 1)  # one more than there is

@@ -12,7 +12,8 @@ from rich.console import Console
 import esker
 from esker.demo import plot, svg
 from esker.demo.bench import Cell, bare_sync, measure
-from esker.demo.claims import Claim, Verdict
+from esker.demo.claims import Verdict
+from esker.demo.evidence import Claim
 from esker.demo.goods import ORDERS, PAYMENTS
 from esker.demo.meter import Mark, Meter, Sample, lags, rates
 from esker.demo.notes import Notes

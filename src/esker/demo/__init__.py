@@ -19,7 +19,9 @@ A claim that does not hold makes the exit code 1.
     meter.py      what the lists say, many times a second: for the eye, and for the plots
     bench.py      this disk, by commit class and size of batch
     claims.py     THE CHECKER: claims, and how each is counted
-    answers.py    its part that looks at what Spark made
+    evidence.py     what it has: the lists, and a fresh read
+    jobs.py         its part that looks at the queue
+    answers.py      its part that looks at what Spark made
     screen.py     bars and colours on a terminal, plain lines elsewhere
     plot.py       numbers as blocks of a terminal
     svg.py        numbers as pictures of a page

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 import esker
 from esker.demo import goods, notes
-from esker.demo.claims import Claim, Values
+from esker.demo.evidence import Claim, Values
 from esker.demo.goods import ORDERS, REVENUE
 from esker.demo.pipeline import WINDOW
-from esker.storage.files import SYSTEM_FILES, join
+from esker.storage.files import SYSTEM_FILES, content_of, join
 
 Key = tuple[int, str]  # of a window, in seconds since 1970, and a region
 Sums = dict[Key, tuple[int, int]]  # orders and cents
@@ -84,19 +84,17 @@ def revenue(store: esker.Store, ends: list[int]) -> Claim:
 
 
 def parquet_files(folder: str) -> list[tuple[int, str]]:
-    """All Parquet files of a topic's archive, each with its shard."""
-    found = []
-    for part in sorted(SYSTEM_FILES.list(folder)):
-        if not part.startswith("partition="):
-            continue
-        shard = int(part.removeprefix("partition="))
-        for day in sorted(SYSTEM_FILES.list(join(folder, part))):
-            found += [
-                (shard, join(folder, part, day, name))
-                for name in SYSTEM_FILES.list(join(folder, part, day))
-                if name.endswith(".parquet")
-            ]
-    return found
+    """The Parquet files of a topic's archive that count, each with its shard.
+
+    Files that were merged into others stay for a while, for those who still read them. The manifest
+    is JSON, and says which are which.
+    """
+    manifest = msgspec.json.decode(content_of(SYSTEM_FILES, join(folder, "_manifest.json")))
+    return [
+        (each["shard"],
+         join(folder, f"partition={each['shard']}", f"date={each['day']}", each["name"]))
+        for each in manifest["files"]
+    ]  # fmt: skip
 
 
 def archived(folder: str, orders: dict[int, Values], said: int) -> Claim:

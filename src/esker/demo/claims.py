@@ -15,25 +15,15 @@ of the store with the public API. A claim holds if the two agree, and not otherw
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 import msgspec
 
 import esker
-from esker.demo import goods, notes
-from esker.demo.goods import CLICKS, DEAD, ORDERS, PAYMENTS, TRIES
-
-Values = dict[int, bytes]  # of a shard, by offset
-
-
-class Claim(msgspec.Struct):
-    """Something that the demo says, and what was counted."""
-
-    name: str
-    said: str
-    counted: str
-    holds: bool
+from esker.demo import answers, goods, notes
+from esker.demo.evidence import Ack, Claim, Place, Values, read_acks, read_values
+from esker.demo.goods import CLICKS, DEAD, ORDERS, PAYMENTS
+from esker.demo.jobs import Jobs, dead_letters, poisoned, worked
 
 
 class Tally(msgspec.Struct):
@@ -57,53 +47,6 @@ class Tally(msgspec.Struct):
             f"{self.acknowledged:,} acknowledged: {self.lost} lost, {self.altered} altered, "
             f"{self.phantom} phantom"
         )
-
-
-class Ack(NamedTuple):
-    """A line of an ack list: these offsets hold these values."""
-
-    first: int
-    records: int
-    hash: str
-
-
-Place = tuple[str, int]  # topic and shard
-
-
-# ---- what was noted, what is there -----------------------------------------------------------
-
-
-def read_acks(folder: str) -> dict[Place, list[Ack]]:
-    """All ack lists of all runs, by topic and shard, in order of offset."""
-    found: dict[Place, list[Ack]] = {}
-    for _, words in notes.all_lines(folder, "acks"):
-        place = (words[0], int(words[1]))
-        found.setdefault(place, []).append(Ack(int(words[2]), int(words[3]), words[4]))
-    for acks in found.values():
-        acks.sort()
-    return found
-
-
-def read_values(store: esker.Store, topic: str) -> dict[int, Values]:
-    """Everything that a topic holds, by shard. What is damaged is not there."""
-    if topic not in store:
-        return {}
-    return {
-        shard: dict(_values(store[topic], shard, "earliest"))
-        for shard in range(store[topic].shards)
-    }
-
-
-def _values(topic: esker.Topic, shard: int, start: int | str) -> Iterator[tuple[int, bytes]]:
-    while True:
-        try:
-            for batch in topic.batches(start, shard=shard, gaps="skip"):
-                yield from zip(batch.offsets.to_pylist(), batch.values, strict=True)
-            return
-        except esker.Corruption as problem:
-            if problem.last is None:
-                return
-            start = problem.last + 1
 
 
 # ---- acknowledged is there -------------------------------------------------------------------
@@ -208,108 +151,6 @@ def routed(orders: dict[int, Values], payments: dict[int, Values]) -> Claim:
     )
 
 
-# ---- the queue -------------------------------------------------------------------------------
-
-
-class Jobs:
-    """What the lists say of the jobs: each by its id."""
-
-    def __init__(self, folder: str) -> None:
-        self.put = {each for _, words in notes.all_lines(folder, "puts") for each in words}
-        self.claimed: dict[str, list[tuple[str, int]]] = {}  # by which list, which delivery
-        self.done: dict[str, list[tuple[str, int]]] = {}
-        self.failed: dict[str, list[tuple[str, int]]] = {}
-        kinds = {"claim": self.claimed, "done": self.done, "fail": self.failed}
-        for name, (kind, job, delivery) in notes.all_lines(folder, "work"):
-            kinds[kind].setdefault(job, []).append((name, int(delivery)))
-        self.killed = {
-            words[2] for _, words in notes.all_lines(folder, "kills") if words[0] == "worker"
-        }
-
-    def held(self) -> set[str]:
-        """Jobs that a worker had in its hands when it was killed."""
-        return {
-            job
-            for job, claims in self.claimed.items()
-            for name, delivery in claims
-            if name in self.killed
-            and (name, delivery) not in self.done.get(job, [])
-            and (name, delivery) not in self.failed.get(job, [])
-        }
-
-    @property
-    def redelivered(self) -> int:
-        """How often a job was handed out again."""
-        return sum(len(claims) - 1 for claims in self.claimed.values())
-
-
-def worked(jobs: Jobs, dead: Counter[str]) -> list[Claim]:
-    """Nothing that was put is forgotten, and nothing that was done comes again."""
-    undone = jobs.put - jobs.done.keys() - dead.keys()
-    again = sum(
-        any(delivery > min(d for _, d in jobs.done[job]) for _, delivery in claims)
-        for job, claims in jobs.claimed.items()
-        if job in jobs.done
-    )
-    twice = sum(len(lines) > 1 for lines in jobs.done.values())
-    held = jobs.held()
-    by_others = {
-        job
-        for job in held
-        if dead[job] or any(name not in jobs.killed for name, _ in jobs.done.get(job, []))
-    }
-    return [
-        Claim(
-            "jobs forgotten",
-            "0",
-            f"{len(undone):,} of {len(jobs.put):,} that were put are neither done nor dead; "
-            f"{again + twice:,} came again after they were done",
-            not undone and not again and not twice and bool(jobs.put),
-        ),
-        Claim(
-            "jobs of the killed worker",
-            "all taken over",
-            f"{len(by_others):,} of {len(held):,} that it held were done by others",
-            by_others == held and (bool(held) or not jobs.killed),
-        ),
-    ]
-
-
-def dead_letters(values: dict[int, Values]) -> tuple[Counter[str], int]:
-    """How often each job is among the dead, and how many there are that nobody made."""
-    found: Counter[str] = Counter()
-    wrong = 0
-    for shard in values.values():
-        for value in shard.values():
-            said = goods.maker(value)
-            if said is None:
-                continue  # a stranger
-            wrong += said.kind != "email" or not goods.authentic(value, said)
-            found[f"{said.run}-{said.thread}-{said.number}"] += 1
-    return found, wrong
-
-
-def poisoned(jobs: Jobs, dead: Counter[str], wrong: int) -> Claim:
-    """What cannot be done is tried as often as was asked, then set aside, and nothing else is.
-
-    A letter that somebody puts back into the queue is tried anew, and dies anew.
-    """
-    poison = {
-        job for job in jobs.put | jobs.claimed.keys() if job.split("-")[2] == str(goods.POISON)
-    }
-    tries_wrong = sum(
-        len(jobs.claimed.get(job, [])) != TRIES * copies for job, copies in dead.items()
-    )
-    return Claim(
-        "dead letters",
-        "the poison jobs, each once",
-        f"{len(poison):,} cannot be sent: {len(poison - dead.keys()):,} missing, "
-        f"{len(dead.keys() - poison) + wrong:,} that should not be there, "
-        f"{tries_wrong:,} not after {TRIES} tries",
-        poison == dead.keys() and not wrong and not tries_wrong and bool(poison),
-    )
-
-
 # ---- the group -------------------------------------------------------------------------------
 
 
@@ -404,16 +245,19 @@ class Verdict(msgspec.Struct):
         return sum(each.strangers for each in self.topics.values())
 
 
-def still_there(store: esker.Store, acks: dict[Place, list[Ack]]) -> Tally:
-    """The orders of these acks, looked for while the shop goes on."""
-    mine = {place: each for place, each in acks.items() if place[0] == ORDERS}
-    return tallies(store, mine, {ORDERS: read_values(store, ORDERS)})[ORDERS]
+def still_there(
+    store: esker.Store, acks: dict[Place, list[Ack]], step: Callable[[], object]
+) -> Tally:
+    """The orders of these acks, looked for while the shop goes on; `step` is called meanwhile."""
+    whole, seen = Tally(), set[goods.Maker]()
+    for shard, values in read_values(store, ORDERS, step).items():
+        step()
+        whole = added(whole, tally(acks.get((ORDERS, shard), []), values, 0, seen))
+    return whole
 
 
 def check(data: str, folder: str, tell: Callable[[str], None] = lambda text: None) -> Verdict:
     """Count everything that the demo claims, on a store that nobody writes at the moment."""
-    from esker.demo import answers
-
     with esker.open(data, "r") as store:
         tell("what was acknowledged is looked for")
         acks = read_acks(folder)

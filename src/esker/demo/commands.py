@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from typing import Final
 
@@ -48,6 +49,8 @@ def _filled(command: str, data: str) -> str:
 def _program() -> str:
     """The command `esker`, as it was called here."""
     called = sys.argv[0]
+    if called.endswith("/esker") and shutil.which("esker") == absolute(called):
+        return "esker"
     if called.endswith("/esker"):
         return shlex.quote(shown(absolute(called)))
     return f"{shlex.quote(sys.executable)} -m esker"

@@ -17,7 +17,8 @@ import msgspec
 from esker.clock import SYSTEM_CLOCK
 from esker.demo import bench, commands, svg
 from esker.demo.bench import Cell
-from esker.demo.claims import Claim, Verdict
+from esker.demo.claims import Verdict
+from esker.demo.evidence import Claim
 from esker.demo.goods import ORDERS
 from esker.demo.meter import Mark, Sample, lags, rates
 from esker.version import VERSION
@@ -38,7 +39,7 @@ h1{font-size:26px;margin:0 0 4px}h2{font-size:17px;margin:36px 0 10px}
 p{margin:6px 0}.soft{color:var(--soft)}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px 18px;
 overflow-x:auto}
-.big{font-size:44px;font-weight:650;line-height:1.15;letter-spacing:-.02em}
+.big{font-size:clamp(26px,7vw,44px);font-weight:650;line-height:1.15;letter-spacing:-.02em}
 .good{color:var(--good)}.bad{color:var(--bad)}
 .numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(230px,1fr));gap:12px;
 margin-top:14px}

@@ -50,6 +50,16 @@ class Screen:
         else:
             self.console.print(Text(text, style=style))
 
+    def event(self, at: float, text: str, style: str = "") -> None:
+        """Something has happened, so many seconds after the beginning."""
+        if self.pretty:
+            row = Table.grid(padding=(0, 2))
+            row.add_column(justify="right", min_width=8, no_wrap=True)
+            row.add_row(Text(f"{at:.1f} s", style="dim"), Text(text, style=style))
+            self.console.print(row, soft_wrap=False)
+        else:
+            self.say(f"  {at:4.1f} s  {text}", style)
+
     def act(self, text: str) -> None:
         """Something begins."""
         self.console.print(Text(f"\n{text}", style="bold cyan"))

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import esker
 from esker.clock import SYSTEM_CLOCK
-from esker.demo import DemoFailed, bench, claims, commands, goods, notes, report
+from esker.demo import DemoFailed, bench, claims, commands, evidence, goods, notes, report
 from esker.demo.crew import Child, Crew
 from esker.demo.goods import BILLING, CLICKS, DEAD, EMAILS, ORDERS, PAYMENTS, TRIES
 from esker.demo.meter import Meter
@@ -187,7 +187,7 @@ class Show:
 
     def tell(self, text: str, kind: str = "act", style: str = "") -> None:
         self.story.append((self.meter.now(), kind, text))
-        self.screen.say(f"  {self.meter.now():4.1f} s  {text}", style)
+        self.screen.event(self.meter.now(), text, style)
 
     def until(self, what: str, true: Callable[[], bool], *leaving: Child, shown: str = "") -> None:
         """Look at the lists until this is so."""
@@ -205,6 +205,11 @@ class Show:
             if SYSTEM_CLOCK.monotonic() > deadline:
                 raise DemoFailed(f"waited for {PATIENCE:.0f} s, in vain, until {what}")
             self.bell.wait(LOOK)
+
+    def glance(self) -> None:
+        """Look at the lists once, in the middle of something else."""
+        self.bell.check()
+        self.screen.show(self.meter, self.meter.look(), min(1.0, self.meter.now() / self.planned))
 
     def let_pass(self, seconds: float) -> None:
         """Watch for so long."""
@@ -292,14 +297,14 @@ class Show:
         """kill -9 in the middle of it; then the next one opens what was left."""
         at = self.crew.kill(shop)
         self.kills.add("writer", shop.pid, self.last)
-        acks = claims.read_acks(self.notes)
+        acks = evidence.read_acks(self.notes)
         count = sum(ack.records for (topic, _), each in acks.items() if topic == ORDERS
                     for ack in each)  # fmt: skip
         self.meter.mark("kill", "writer", at)
         self.tell(f"kill -9 {shop.pid}: the writer, after {count:,} orders", "kill", "bold red")
         again = self.open_shop()
         seconds, shards, findings = self.noted(self.last, "open")[0]
-        found = claims.still_there(self.store, acks)
+        found = claims.still_there(self.store, acks, self.glance)
         recovered = f", {shards} shards recovered, {findings} findings" if int(shards) else ""
         self.tell(
             f"opened again in {float(seconds):.3f} s{recovered}; {found}",
