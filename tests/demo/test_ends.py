@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esker.demo import show
+from esker.demo.bell import hearing
 from tests.demo.running import alive, children, start
 from tests.helpers import PATIENCE, wait_until
 
@@ -45,7 +45,7 @@ def test_ctrl_c_ends_all_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_end_it_as_ctrl_c_does(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with show.hearing() as bell:
+    with hearing() as bell:
         bell.check()
         signal.raise_signal(number)  # what is under way goes on
         with pytest.raises(KeyboardInterrupt):

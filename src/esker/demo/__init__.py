@@ -16,6 +16,7 @@ A claim that does not hold makes the exit code 1.
     pipeline.py     child: Spark; revenue in windows back into a topic, orders to Parquet
     sleeper.py    a reader that sleeps while what it has not read is evicted
     show.py       the acts, in order
+    bell.py       Ctrl-C, heard at a good moment
     meter.py      what the lists say, many times a second: for the eye, and for the plots
     bench.py      this disk, by commit class and size of batch
     claims.py     THE CHECKER: claims, and how each is counted

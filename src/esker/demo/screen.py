@@ -23,6 +23,7 @@ from esker.demo.goods import ORDERS
 from esker.demo.meter import Meter, Sample, rates
 
 PLAIN_SECONDS: Final = 2.0  # between two lines of what is going on
+PLAIN_WAIT_SECONDS: Final = 5.0  # if there is nothing to be seen but that it takes its time
 PLOT_WIDTH, PLOT_HEIGHT = 72, 8
 LIVE_HEIGHT: Final = 5
 
@@ -105,7 +106,7 @@ class Screen:
             )  # fmt: skip
             self._update(row)
         elif SYSTEM_CLOCK.monotonic() >= self._next:
-            self._next = SYSTEM_CLOCK.monotonic() + PLAIN_SECONDS
+            self._next = SYSTEM_CLOCK.monotonic() + PLAIN_WAIT_SECONDS
             self.say(f"  {text}")
 
     def settle(self) -> None:
@@ -137,11 +138,11 @@ def _actors(meter: Meter, now: Sample, part: float) -> Table:
          f"orders   {meter.rate():,.0f}/s durable, p99 {meter.percentile(0.99):.1f} ms"),
         ("clicks", part, 1.0, f"{now.clicks:,}", "clicks   the oldest are evicted"),
         ("route", float(now.paid), max(1.0, now.orders * 2 / 3), f"{now.paid:,}",
-         "payments   orders -> payments where " "paid"),
+         "payments   orders that are paid"),
         ("workers", float(now.done), max(1.0, float(now.put)), f"{now.done:,}",
          f"mails   of {now.put:,} jobs"),
         ("billing", float(now.billed), max(1.0, float(now.orders)), f"{now.billed:,}",
-         f"billed   {behind:,} behind, slow on purpose"),
+         f"billed   {behind:,} behind, on purpose"),
     ):  # fmt: skip
         bar = ProgressBar(total, min(done, total), 24, complete_style="cyan", finished_style="cyan")
         grid.add_row(Text(name, style="bold"), bar, count, Text(text, style="dim"))
@@ -161,4 +162,4 @@ def _plotted(meter: Meter, samples: list[Sample], width: int, height: int) -> li
     ]
     lines = plot.chart(rates(samples, ORDERS, width), notes, span, height)
     styles = ["green"] * height + ["dim"] + ["red"] * (len(lines) - height - 2) + ["dim"]
-    return [Text(line, style=style) for line, style in zip(lines, styles, strict=True)]
+    return [Text(line, style, no_wrap=True) for line, style in zip(lines, styles, strict=True)]

@@ -7,16 +7,14 @@ after PATIENCE the demo gives up and says what it waited for.
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import esker
 from esker.clock import SYSTEM_CLOCK
 from esker.demo import DemoFailed, bench, claims, commands, evidence, goods, notes, report
+from esker.demo.bell import Bell, hearing
 from esker.demo.crew import Child, Crew
 from esker.demo.goods import BILLING, CLICKS, DEAD, EMAILS, ORDERS, PAYMENTS, TRIES
 from esker.demo.meter import Meter
@@ -49,33 +47,6 @@ class Plan(NamedTuple):
 
 PLAN: Final = Plan(5.0, 4.0, 2, 3, 0.08, 0.4)
 FAST: Final = Plan(1.0, 0.5, 1, 2, 0.05, 0.1)
-
-
-class Bell:
-    """Rung by Ctrl-C, SIGTERM, or a terminal that is gone.
-
-    The first time it only remembers. Whoever waits looks at it many times a second: an exception
-    that comes out of nowhere would come in the middle of the engine, too, and leave its locks
-    taken. The second time it does come.
-    """
-
-    def __init__(self) -> None:
-        self._rung = False
-        self._sleep = threading.Event()  # never set: only to wait on
-
-    def ring(self, number: int = 0, frame: Any = None) -> None:
-        if self._rung:
-            raise KeyboardInterrupt
-        self._rung = True
-
-    def check(self) -> None:
-        """Raise if it was rung."""
-        if self._rung:
-            raise KeyboardInterrupt
-
-    def wait(self, seconds: float) -> None:
-        self._sleep.wait(seconds)
-        self.check()
 
 
 def run(directory: str, *, keep: bool, fast: bool, spark: bool, serve: bool) -> int:
@@ -128,21 +99,6 @@ def prepare(folder: str, *, keep: bool) -> None:
         if files.kind(path) and (name == "bench" or not keep):
             shutil.rmtree(path)
     files.make_dir(join(folder, "notes"))
-
-
-@contextmanager
-def hearing() -> Iterator[Bell]:
-    """A bell that is rung by signals, as far as this thread gets any."""
-    bell = Bell()
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, bell.ring) for number in numbers}
-    try:
-        yield bell
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Show:
@@ -476,9 +432,7 @@ class Show:
 
 def conclude(screen: Screen, verdict: claims.Verdict) -> int:
     """Say what was counted; the exit code follows from it."""
-    screen.act(
-        "Counted, by who was not there: lists of acks on one side, a fresh read on the other"
-    )
+    screen.act("Counted, by who was not there: their lists, and a fresh read")
     for claim in verdict.claims:
         sign, style = ("✓", "green") if claim.holds else ("✗ FALSE:", "bold red")
         screen.say(f"  {sign} {claim.name}: {claim.said}", style)
