@@ -1,5 +1,5 @@
 # make setup    an environment in .venv with everything the other targets need (once)
-# make demo     see it work
+# make demo     see it work: a shop that is killed while it sells, Spark included, in about a minute
 # make check    lint, format, types, architecture: seconds
 # make test     check, then the whole suite: less than half an hour on two cores
 # make test-fast  a small part of the states that the suites explore, no mutants, no Spark: for daily work
@@ -60,9 +60,6 @@ $(READY): $(LOCKED) pyproject.toml
 
 demo: setup
 	@$(BIN)/esker demo
-	@echo
-	@echo "demo: a batch job in Spark on such a log (examples/spark_batch.py; Spark takes a while to start)"
-	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(BIN)/python examples/spark_batch.py "$$folder/data"
 
 check: setup
 	@echo "check: ruff"

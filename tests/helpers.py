@@ -21,17 +21,19 @@ from esker.storage.memory import MemoryFiles
 
 PATIENCE = 60.0  # seconds after which a test that waits is taken to hang
 SPARK_PROGRAMS = re.compile(  # tests that start programs with a JVM of their own
-    r"/test_(cluster|examples|exactly_once|pipeline)\.py::(?!test_two_batch_writes)"
+    r"/test_(cluster|demo|examples|exactly_once|pipeline)\.py::(?!test_two_batch_writes)"
     r"|::test_(a_session_of_spark_connect|classes_that_were_written)"
 )
 
 
 def dealt_with(nodeid: str) -> str:
-    """What a test is dealt out with, to one worker: by itself, but for those of Spark.
+    """What a test is dealt out with, to one worker: by itself, but for those of Spark and the demo.
 
     Most of these share a session, and so a JVM; others start programs, and share what lets these
     start sooner. Each of the two lots takes minutes, most of them spent waiting for a JVM.
     """
+    if nodeid.startswith(("tests/demo/test_show.py", "tests/demo/test_claims.py")):
+        return nodeid.partition("::")[0]  # what one of them makes is looked at by many
     if not nodeid.startswith("tests/spark/"):
         return nodeid
     return "spark programs" if SPARK_PROGRAMS.search(nodeid) else "spark session"

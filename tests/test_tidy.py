@@ -27,6 +27,7 @@ LINES_MAX_AROUND = 1_120  # a file of tests is a list, and is read by searching
 
 LAYERS = (
     {"cli"},
+    {"demo"},
     {"server", "spark"},
     {"aio", "console"},
     {"client"},
@@ -65,7 +66,7 @@ _THREADS = {
     "queues/queue.py": "who waits for a job is woken by who puts one",
     "queues/work.py": "handlers in threads, and one that renews their leases",
     "storage/maps.py": "readers on many threads share the mapped segments",
-    "cli/demo_producer.py": "the demo writes from several threads, as a user would",
+    "demo": "the demo writes from several threads, as a user would; its children watch their stdin",
 }
 
 # What may be used where: a name from outside, and the rooms or files it may be used in.
@@ -93,7 +94,7 @@ DOORS: dict[str, dict[str, str]] = {
         "server/listen.py": "a socket in the file system is no file of a store",
     },
     "subprocess": {
-        "cli": "the demo kills a producer",
+        "demo": "it kills its own processes",
         "spark/java.py": "asks each Java what it is",
         "spark/session.py": "waits for the end of Spark's JVM",
     },
@@ -105,12 +106,12 @@ DOORS: dict[str, dict[str, str]] = {
     "shutil": {
         **_FILES_ONLY,
         **_OF_SPARK,
-        "cli": "the width of the terminal, the demo's scratch directory",
+        "demo": "what a former run left is removed",
     },
     "tempfile": {
         **_FILES_ONLY,
         "spark/cache.py": "a directory that is not complete has another name",
-        "cli": "the demo's scratch directory",
+        "demo": "what a child says on stderr",
     },
     "pyarrow.fs": {
         "storage/objects.py": "the door to object stores",
@@ -322,7 +323,7 @@ def _unfit_imports(module: Module, package: str, imports: list[Use]) -> Iterator
         elif room in {*FRONT, TESTING} or target == room:
             continue
         elif target not in DEPTH:
-            if room != "cli":
+            if room not in {"cli", "demo"}:
                 yield use.line, f"{room} imports the front door ({use.name}): name the room instead"
         elif use.for_types_only and (module.path, target) in FOR_TYPES_ONLY:
             continue

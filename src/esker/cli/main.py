@@ -100,11 +100,15 @@ Commands = argparse._SubParsersAction  # has no public name
 
 
 def _add_demo(commands: Commands[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("demo", help="kill a producer again and again; nothing is lost")
+    parser = commands.add_parser(
+        "demo", help="a shop that is killed while it sells; nothing is lost"
+    )
     parser.add_argument("--dir", default="esker-demo", help="where (default: ./esker-demo)")
     parser.add_argument("--keep", action="store_true", help="go on with what a former run left")
-    parser.add_argument("--fast", action="store_true", help="fewer and shorter runs")
-    parser.add_argument("--check", action="store_true", help="only check what a former run left")
+    parser.add_argument("--fast", action="store_true", help="over in seconds, without Spark")
+    parser.add_argument("--no-spark", dest="spark", action="store_false", help="without Spark")
+    parser.add_argument("--serve", action="store_true", help="leave the console up until Ctrl-C")
+    parser.add_argument("--check", action="store_true", help="only count again what a run left")
     parser.set_defaults(run=_demo)
 
 
@@ -206,6 +210,4 @@ def _kin(name: str) -> Run:
 def _demo(arguments: argparse.Namespace) -> int:
     from esker.cli import demo
 
-    return demo.run(
-        arguments.dir, keep=arguments.keep, fast=arguments.fast, check_only=arguments.check
-    )
+    return demo.run(arguments)
