@@ -15,8 +15,8 @@ import pytest
 import esker
 from esker.cli.demo_check import Verdict, check
 from esker.cli.demo_producer import AckList, authentic, maker, payload
+from tests.cli.test_processes import command, start
 from tests.helpers import PATIENCE, wait_until
-from tests.test_cli import command, start
 
 
 @pytest.fixture(scope="module")
