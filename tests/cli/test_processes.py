@@ -136,7 +136,7 @@ def test_help_and_version_import_neither_arrow_nor_a_server() -> None:
         "for given in (['--version'], ['--help'], ['read', '--help'], ['queue', '--help'],\n"
         "              ['raed'], ['read', '--dta', 'x']):\n"
         "    main(given)\n"
-        "heavy = ('pyarrow', 'uvicorn', 'asyncio', 'duckdb', 'esker.engine.store', 'rich.markdown')\n"
+        "heavy = ('pyarrow', 'uvicorn', 'asyncio', 'duckdb', 'esker.engine.store')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)

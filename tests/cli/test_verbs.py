@@ -347,7 +347,7 @@ def test_what_works_on_files_says_so_over_a_url(esker_: Run, arguments: tuple[st
 
 
 def test_a_store_is_checked_measured_retained_and_archived(esker_: Run, data: Path) -> None:
-    with esker.open(data) as store:
+    with esker.open(data, background=False) as store:
         topic = store.create("t", segment_bytes=4096)
         for _ in range(40):
             topic.append_many([b"x" * 100] * 10)

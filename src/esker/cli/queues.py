@@ -169,7 +169,7 @@ def claim(
     lease: str | None = None,
     wait: float = 0.0,
     ack: Flag = False,
-    exec: str | None = None,
+    command: Annotated[str | None, Parameter(name="--exec")] = None,
     place: Place = HERE, shown: Shown = USUAL,
 ) -> int:  # fmt: skip
     """Claim jobs, and print them; or run a command for each.
@@ -189,24 +189,24 @@ def claim(
         Seconds to wait for the first one.
     ack
         Ack them as soon as they are printed.
-    exec
+    command
         A command for the shell, run once for each job.
     """
     from esker.cli.look import is_remote, queue_of
 
-    if ack and exec is not None:
+    if ack and command is not None:
         raise Usage("--ack and --exec exclude each other: what --exec runs decides")
     with place.open("rw") as store:
         found = queue_of(store, queue)
-        if not ack and exec is None and not is_remote(store):
+        if not ack and command is None and not is_remote(store):
             raise Usage(
                 "a lease of a directory ends with the process that claimed, which is this one: say "
                 "--ack, or --exec COMMAND; or claim from a server with --url"
             )
         jobs = found.claim(limit, lease, wait)
         rows = [_told(found, job) for job in jobs]
-        if exec is not None:
-            return _execute(found, jobs, exec)
+        if command is not None:
+            return _execute(found, jobs, command)
         answer(shown, {"queue": queue, "jobs": rows}, rows, _CLAIMED, empty="no job is ready")
         sys.stdout.flush()  # before they are done: who does not get them must not lose them
         if ack and jobs:

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from esker.cli.failing import Usage
 from esker.cli.place import HERE, Place
 from esker.cli.shown import HOW, formed
+from esker.errors import InvalidOption
 
 if TYPE_CHECKING:
     from esker.cli.records import Printer
@@ -103,6 +104,8 @@ def read(
     _count("limit", limit)
     if follow and stop is not None:
         raise Usage("--follow and --stop exclude each other")
+    if follow and (place.data or "").startswith("kin+"):
+        raise InvalidOption("another log is read in place, and not followed: leave out --follow")
     form = shown.form(follow)
     chosen = None if where is None else parse(where)
     with place.open() as store:
