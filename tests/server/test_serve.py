@@ -177,9 +177,10 @@ def test_keys_on_the_command_line_in_words(
     assert text.startswith("esk_")
     assert text not in said.err
     assert "only time" in said.err
-    assert main(["key", "ls"]) == 0
+    assert main(["key", "ls", "-o", "table"]) == 0
     line = capsys.readouterr().out
-    assert f"{text[4:16]}  good     read  *  created" in line
+    assert text[4:16] in line
+    assert "good" in line
     assert "for me" in line
     assert main(["key", "revoke", text]) == 1
     told = capsys.readouterr().err
@@ -189,8 +190,7 @@ def test_keys_on_the_command_line_in_words(
     assert "revoked" in capsys.readouterr().out
     assert main(["key", "new", "--scopes", "fly"]) == 1
     assert "no scope 'fly'" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        main(["key"])
+    assert main(["key"]) == 2
 
 
 # ---- settings ----------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ esker create orders --shards 4 --durability fsync --ttl 7d
 esker alter orders --cap-bytes 10GiB
 esker rm orders --before @-30d --yes
 esker report
+esker top
 
 # readers that share a topic
 esker group ls
@@ -44,9 +45,13 @@ esker queue dead requeue emails --all
 esker route add orders payments --where 'json.amount > 100'
 
 # the store
+esker doctor
 esker verify
+esker backup backups/monday
+esker restore backups/monday --data restored
 esker retention plan
 esker du
+esker bench
 
 # over HTTP; then every command above with --url
 esker serve data
