@@ -12,6 +12,7 @@ import esker
 from esker.cli.shown import safe, seconds
 from esker.cli.tree import app
 from tests.cli.conftest import Run
+from tests.cli.reference import BEGIN, PAGE, rendered
 
 
 def commands(of: App = app, chain: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -212,3 +213,15 @@ def test_text_is_made_safe_and_times_are_short() -> None:
     assert [seconds(each) for each in (None, 0, 0.5, 3, 600, 20_000, 400_000)] == [
         "-", "0 s", "500 ms", "3.0 s", "10 min", "6 h", "5 d",
     ]  # fmt: skip
+
+
+def test_the_page_has_every_command_and_option_as_the_parser_has_them() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    again = "run .venv/bin/python -m tests.cli.reference"
+    assert text[text.index(BEGIN) :] == rendered(), again
+
+
+def test_what_all_commands_have_is_explained_above_the_list() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[0]
+    for word in ("--data", "--url", "--profile", "--json", "-o", "ESKER_DATA", "NO_COLOR", "130"):
+        assert word in text

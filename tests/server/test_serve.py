@@ -256,9 +256,9 @@ def test_a_server_that_would_not_be_safe_does_not_start(
     assert not (tmp_path / "data").exists()
 
 
-def test_without_a_directory_there_is_nothing_to_serve() -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve"])
+def test_a_store_on_a_server_cannot_be_served(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--url", "http://127.0.0.1:9"]) == 1
+    assert "not_remote" in capsys.readouterr().err
 
 
 # ---- secrets -----------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ class Extras:
     ] = None
     tag: Annotated[str | None, Parameter(help="The tag of all of them.")] = None
     header: Annotated[
-        tuple[str, ...], Parameter(name=["--header", "-H"], help="A header: NAME=VALUE; again.")
+        tuple[str, ...],
+        Parameter(name=["--header", "-H"], negative="", help="A header: NAME=VALUE; again."),
     ] = ()
 
 

@@ -49,8 +49,8 @@ _ROW: Final = (
 
 
 def bench(
-    *, durability: tuple[Class, ...] = CLASSES,
-    batch: tuple[int, ...] = (1, 1000),
+    *, durability: Annotated[tuple[Class, ...], Parameter(negative="")] = CLASSES,
+    batch: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 1000),
     size: int = 100,
     time: Annotated[float, Parameter(name=["--seconds"])] = 1.0,
     dir: str | None = None,

@@ -1,7 +1,8 @@
 """`esker doctor`: a look at the machine and at the store, each finding with what to do next.
 
 The exit code is that of a Nagios check: 0 all is well, 1 a warning, 2 something is wrong, 3 it
-could not look. Nothing is changed. Over a URL it looks at what a server tells: topics, groups, queues.
+could not look. Nothing is changed. Over a URL it looks at what a server tells: topics, groups,
+queues.
 """
 
 from __future__ import annotations

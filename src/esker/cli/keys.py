@@ -48,7 +48,7 @@ KEY_FILE: Final = KeyFile()
 
 def new(
     *, scopes: str = "read",
-    prefix: tuple[str, ...] = (),
+    prefix: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     name: str = "",
     expires: str | None = None,
     file: KeyFile = KEY_FILE, shown: Shown = USUAL,
