@@ -37,7 +37,7 @@ class Check(msgspec.Struct):
 _ROW: Final = (
     Column("", lambda row: {"ok": "ok", "warning": "WARN", "problem": "BAD"}.get(row.verdict, "?")),
     Column("CHECK", lambda row: row.check),
-    Column("FOUND", lambda row: row.found, wide=True),
+    Column("FOUND", lambda row: row.found, fold=True),
 )
 
 

@@ -220,26 +220,35 @@ class Table(Printer):
     def __init__(self, out: Out, *, shards: bool) -> None:
         super().__init__(out)
         self._shards = shards
-        self._heading = True
+        self._layout: tuple[bool, bool] | None = None  # whether there are keys, and tags
         self._width = _width()
 
     def batch(self, batch: Batch) -> None:
-        if self._heading:
+        layout = (batch.columns.keys is not None, batch.columns.tags is not None)
+        if layout != self._layout:
+            self._layout = layout
             self._line(self._row("SHARD", "OFFSET", "TIME", "KEY", "TAG", "VALUE"))
-            self._heading = False
         for each in records_out(batch):
             key = each.key if each.key_base64 is None else f"base64:{each.key_base64}"
             value = each.value if each.base64 is None else f"base64:{each.base64}"
             self._line(
                 self._row(
-                    str(each.shard), str(each.offset), moment(each.timestamp), key or "",
-                    each.tag or "", str(value),
+                    str(each.shard),
+                    str(each.offset),
+                    moment(each.timestamp),
+                    key or "",
+                    each.tag or "",
+                    str(value),
                 )
-            )  # fmt: skip
+            )
 
     def _row(self, shard: str, offset: str, time: str, key: str, tag: str, value: str) -> str:
-        first = f"{shard:>5} " if self._shards else ""
-        return f"{first}{offset:>9} {time:<23} {_fit(key, 14)} {_fit(tag, 10)} {safe(value)}"
+        keys, tags = self._layout or (False, False)
+        cells = [f"{shard:>5}"] if self._shards else []
+        cells += [f"{offset:>9}", f"{time:<23}"]
+        cells += [_fit(key, 14)] if keys else []
+        cells += [_fit(tag, 10)] if tags else []
+        return " ".join([*cells, safe(value)])
 
     def _line(self, text: str) -> None:
         text = text.rstrip()

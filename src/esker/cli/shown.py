@@ -70,6 +70,7 @@ class Column(NamedTuple):
     cell: Callable[[Any], str]
     right: bool = False  # numbers stand at the right
     wide: bool = False  # takes what room there is, and is cut where that is not enough
+    fold: bool = False  # goes on in the next line instead
 
 
 def answer(
@@ -166,14 +167,16 @@ def print_table(rows: Sequence[Any], columns: Sequence[Column], title: str = "")
     from rich.text import Text
 
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, title=title or None, title_justify="left")
-    for column in columns:
+    cells = [[safe(column.cell(row)) for column in columns] for row in rows]
+    for at, column in enumerate(columns):
+        needed = max([len(column.title), *(len(line[at]) for line in cells)])
         made.add_column(
-            column.title, justify="right" if column.right else "left",
-            no_wrap=True, overflow="ellipsis", ratio=None,
-            min_width=None if column.wide else len(column.title),
+            column.title, justify="right" if column.right else "left", no_wrap=not column.fold,
+            overflow="fold" if column.fold else "ellipsis",
+            min_width=None if column.wide or column.fold else needed,
         )  # fmt: skip
-    for row in rows:
-        made.add_row(*(Text(safe(column.cell(row))) for column in columns))
+    for line in cells:
+        made.add_row(*map(Text, line))
     out = console()
     if not sys.stdout.isatty():
         out.width = 100
