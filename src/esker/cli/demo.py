@@ -284,7 +284,8 @@ def _next_steps(store: str) -> None:
     esker_ = shlex.quote(command) if command else f"{shlex.quote(sys.executable)} -m esker"
     store = shlex.quote(store)
     print("\nnext:")
-    print(f"  {esker_} info {store}")
-    print(f"  {esker_} read {store} {ORDERS} -n 3 --json")
+    print(f"  {esker_} info --data {store}")
+    print(f"  {esker_} read {ORDERS} -n 3 --data {store}")
     print(f"  {esker_} verify {store}")
-    print(f'  {esker_} append {store} hello "a first record" && {esker_} read {store} hello')
+    print(f'  {esker_} append hello "a first record" --data {store}')
+    print(f"  {esker_} read hello --data {store}")
