@@ -149,7 +149,8 @@ def durable_in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 FSCK_BYTES = 64 << 20  # larger stores are not looked at
 DAMAGING = {  # tests that leave a store damaged, because damage is what they are about
     "test_bad_files.py": "huge_|later_format|link_where|pipe_where|identity_that|foreign_files",
-    "test_cli.py": "verify_exits_with_1",
+    "test_verbs.py": "damage_is_found",
+    "test_store.py": "finds_damage",
     "test_fsck.py": "link_is_not_followed",
     "test_golden.py": r"frozen\[once\]",  # its writer was killed, and its page does not say so
     "test_repair.py": "dry_run|later_esker",

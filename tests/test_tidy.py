@@ -84,6 +84,7 @@ DOORS: dict[str, dict[str, str]] = {
         # A module of the engine's shell that must sleep or time itself goes here, with its reason.
         "engine/committer.py": "the leader of a round sleeps in slices while it waits for company",
         "engine/tail.py": "a tail of another process's writer looks every two milliseconds",
+        "cli/top.py": "sleeps between two looks",
     },
     "datetime.datetime.now": _CLOCK_ONLY,
     "datetime.datetime.utcnow": _CLOCK_ONLY,
@@ -95,6 +96,7 @@ DOORS: dict[str, dict[str, str]] = {
     },
     "subprocess": {
         "demo": "it kills its own processes",
+        "cli/queues.py": "`queue claim --exec` runs the user's command",
         "spark/java.py": "asks each Java what it is",
         "spark/session.py": "waits for the end of Spark's JVM",
     },
@@ -107,11 +109,13 @@ DOORS: dict[str, dict[str, str]] = {
         **_FILES_ONLY,
         **_OF_SPARK,
         "demo": "what a former run left is removed",
+        "cli": "the width of the terminal, the room on a disk",
     },
     "tempfile": {
         **_FILES_ONLY,
         "spark/cache.py": "a directory that is not complete has another name",
         "demo": "what a child says on stderr",
+        "cli/bench.py": "a store to measure with",
     },
     "pyarrow.fs": {
         "storage/objects.py": "the door to object stores",

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from esker.records import Gap, Offset, Record, Span, Spans
     from esker.routes.route import Route
     from esker.routes.status import RouteStatus
+    from esker.upkeep.backup import BackedUp, backup, restore
     from esker.upkeep.repair import repair
     from esker.upkeep.report import Action, Problem, Repaired, Verification
     from esker.upkeep.verify import verify
@@ -128,6 +129,9 @@ _HOMES = {
     "Producer": "esker.engine.once",
     "Eviction": "esker.engine.retention",
     "Maintenance": "esker.engine.maintenance",
+    "BackedUp": "esker.upkeep.backup",
+    "backup": "esker.upkeep.backup",
+    "restore": "esker.upkeep.backup",
     "repair": "esker.upkeep.repair",
     "Action": "esker.upkeep.report",
     "Problem": "esker.upkeep.report",
@@ -172,6 +176,7 @@ __all__ = [
     "AsyncStore",
     "AsyncTopic",
     "AttachPending",
+    "BackedUp",
     "Batch",
     "BatchTooLarge",
     "BatchWriter",
@@ -259,9 +264,11 @@ __all__ = [
     "WouldBlock",
     "WriterBusy",
     "aopen",
+    "backup",
     "open",
     "open_archive",
     "repair",
+    "restore",
     "verify",
 ]
 OPENERS["group"] = lambda: import_module("esker.groups.group").open_group

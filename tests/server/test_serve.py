@@ -180,9 +180,10 @@ def test_keys_on_the_command_line_in_words(
     assert text.startswith("esk_")
     assert text not in said.err
     assert "only time" in said.err
-    assert main(["key", "ls"]) == 0
+    assert main(["key", "ls", "-o", "table"]) == 0
     line = capsys.readouterr().out
-    assert f"{text[4:16]}  good     read  *  created" in line
+    assert text[4:16] in line
+    assert "good" in line
     assert "for me" in line
     assert main(["key", "revoke", text]) == 1
     told = capsys.readouterr().err
@@ -192,8 +193,7 @@ def test_keys_on_the_command_line_in_words(
     assert "revoked" in capsys.readouterr().out
     assert main(["key", "new", "--scopes", "fly"]) == 1
     assert "no scope 'fly'" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        main(["key"])
+    assert main(["key"]) == 2
 
 
 # ---- settings ----------------------------------------------------------------------------------
@@ -278,9 +278,9 @@ def test_a_server_that_would_not_be_safe_does_not_start(
     assert not (tmp_path / "data").exists()
 
 
-def test_without_a_directory_there_is_nothing_to_serve() -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve"])
+def test_a_store_on_a_server_cannot_be_served(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--url", "http://127.0.0.1:9"]) == 1
+    assert "not_remote" in capsys.readouterr().err
 
 
 # ---- secrets -----------------------------------------------------------------------------------

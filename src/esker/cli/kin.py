@@ -1,91 +1,77 @@
-"""`esker import`, `esker export`, and `esker verify kin+comet:///path`: the files of other logs."""
+"""The files of other logs: what `import`, `export`, `info` and `verify` do with kin+KIND:///path."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import Any
 
 import msgspec
 
-import esker
-from esker.engine.progress import Progress
-from esker.engine.reader import Gaps
+from esker.cli.failing import FAILED
+from esker.cli.place import Place
+from esker.cli.progress import Bar
+from esker.cli.shown import Shown, tell
+
+KINDS = "rustlog, cursus, comet, topics or aof2"
 
 
-def _tell(progress: Progress) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{progress}", end="", file=sys.stderr, flush=True)
-
-
-def _say(done: Any, as_json: bool, **more: Any) -> None:
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    if as_json:
-        print(msgspec.json.encode({**more, **msgspec.structs.asdict(done)}).decode())
-    else:
-        print(done)
-
-
-def import_(arguments: argparse.Namespace) -> int:
-    """`esker import`."""
+def import_(
+    source: str, topic: str, name: str | None, skip_gaps: bool, place: Place, shown: Shown
+) -> int:
+    """Copy another log to a topic; goes on where it was stopped, and no record comes twice."""
     from esker import kin
 
-    gaps: Gaps = "skip" if arguments.skip_gaps else "raise"
-    kin.open_kin(arguments.source)  # before a store is made for what is not there
-    with esker.open(arguments.dir) as store:
+    place.directory("import")
+    kin.open_kin(source)  # before a store is made for what is not there
+    with place.open("rw", make=True, handover=False) as store, Bar("import") as bar:
         done = kin.import_(
-            arguments.source, store, arguments.topic, source=arguments.name, gaps=gaps,
-            progress=_tell,
+            source, store, topic, source=name, gaps="skip" if skip_gaps else "raise",
+            progress=lambda told: bar.at(told.done, told.total),
         )  # fmt: skip
-    _say(done, arguments.json)
+    tell(shown, done, str(done))
     return 0
 
 
-def export(arguments: argparse.Namespace) -> int:
-    """`esker export`."""
+def export(
+    topic: str, target: str, drop: bool, shard: int | None, place: Place, shown: Shown
+) -> int:
+    """Write a topic as another log would have."""
     from esker import kin
 
-    with esker.open(arguments.dir, "r") as store:
+    place.directory("export")
+    with place.open() as store, Bar("export") as bar:
         done = kin.export_topic(
-            store[arguments.topic], arguments.target, drop=arguments.drop, shard=arguments.shard,
-            progress=_tell,
+            store[topic], target, drop=drop, shard=shard,
+            progress=lambda told: bar.at(told.done, told.total),
         )  # fmt: skip
-    _say(done, arguments.json)
+    tell(shown, done, str(done))
     return 0
 
 
-def info(arguments: argparse.Namespace) -> int:
-    """`esker info kin+comet:///path`."""
+def info(path: str, shown: Shown) -> int:
+    """What there is in another log."""
     from esker import kin
 
-    with kin.open_kin(arguments.dir) as store:
-        topics = [
+    with kin.open_kin(path) as store:
+        topics: list[dict[str, Any]] = [
             {"topic": name, "shard": shard, "earliest": found.earliest(shard),
              "end": found.end(shard), "files": len(parts)}
             for name, found in ((name, store[name]) for name in store)
             for shard, parts in store._found[name].items()
         ]  # fmt: skip
-    if arguments.json:
-        told = {"path": store.path, "kind": store.kind, "topics": topics}
-        print(msgspec.json.encode(told).decode())
-        return 0
-    print(f"{store.path}: {store.kind}")
+    lines = [f"{store.path}: {store.kind}"]
     for row in topics:
         span = f"offsets {row['earliest']}..{row['end']}"
-        print(f"  {row['topic']} shard {row['shard']}: {span}, {row['files']} files")
+        lines.append(f"  {row['topic']} shard {row['shard']}: {span}, {row['files']} files")
+    told = {"path": store.path, "kind": store.kind, "topics": topics}
+    tell(shown, told, "\n".join(lines))
     return 0
 
 
-def verify(arguments: argparse.Namespace) -> int:
-    """`esker verify kin+comet:///path`."""
+def verify(path: str, shown: Shown) -> int:
+    """Check another log."""
     from esker import kin
 
-    found = kin.verify(arguments.dir)
-    if arguments.json:
-        flaws = [msgspec.structs.asdict(flaw) for flaw in found.flaws]
-        told = {"ok": found.ok, **msgspec.structs.asdict(found), "flaws": flaws}
-        print(msgspec.json.encode(told).decode())
-    else:
-        print(found)
-    return 0 if found.ok else 1
+    found = kin.verify(path)
+    flaws = [msgspec.structs.asdict(flaw) for flaw in found.flaws]
+    tell(shown, {"ok": found.ok, **msgspec.structs.asdict(found), "flaws": flaws}, str(found))
+    return 0 if found.ok else FAILED

@@ -12,11 +12,11 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from cyclopts import Parameter
 
-import esker.spark
 from esker.errors import InvalidOption
 
 _OURS: Final = {"spark", "progress"}  # what the command gives by itself
@@ -24,8 +24,15 @@ _OURS: Final = {"spark", "progress"}  # what the command gives by itself
 Job = Callable[..., Any]
 
 
+def spark(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    """Jobs over whole logs, run by Spark: esker spark --help lists them. See docs/jobs.md."""
+    return run(arguments)
+
+
 def run(argv: Sequence[str]) -> int:
     """`esker spark …`: parse, make a session, run one job, tell what it did."""
+    import esker.spark
+
     esker.spark.require()
     from esker.spark.jobs import JOBS
 

@@ -7,16 +7,16 @@ import shutil
 import sys
 from typing import Final
 
-from esker.demo.goods import DEAD, ORDERS
+from esker.demo.goods import EMAILS, ORDERS
 from esker.storage.files import absolute
 
 # What it is for, and the command: {esker} is how it was called, {data} is the store.
 NEXT: Final = (
-    ("what is in there", "{esker} info {data}"),
-    ("the last three orders", "{esker} read {data} " + ORDERS + " -s -3 --json"),
-    ("the mail that nobody could send", "{esker} read {data} " + DEAD + " --json"),
-    ("a record of your own", '{esker} append {data} hello "a first record"'),
-    ("check every byte", "{esker} verify {data}"),
+    ("what is in there", "{esker} report --data {data}"),
+    ("the last three orders", "{esker} read " + ORDERS + " -s -3 --data {data}"),
+    ("the mail that nobody could send", "{esker} queue dead ls " + EMAILS + " --data {data}"),
+    ("a record of your own", '{esker} append hello "a first record" --data {data}'),
+    ("check every byte", "{esker} verify --data {data}"),
 )
 SERVE: Final = "{esker} serve {data}"
 

@@ -55,8 +55,8 @@ def check_settings(settings: Settings) -> None:
     where = settings.host or "all addresses"
     if not settings.keys:
         raise InvalidOption(
-            f"others can reach {where}, and nobody would need a key: make one with `esker key new` "
-            "and name its file with --keys, or listen on 127.0.0.1"
+            f"others can reach {where}, and nobody would need a key: make one with `esker keys "
+            "new` and name its file with --keys, or listen on 127.0.0.1"
         )
     if not settings.tls_cert and not settings.insecure:
         raise InvalidOption(

@@ -13,8 +13,8 @@ callers at once gets past a limit.
 When a key ends (revoked, changed, removed, or its time is over), its streams and its reads are
 cancelled at once, and its other calls half a second later: most of them are done by then, and who
 appends should be told the truth about it. What is cancelled leaves `entered` as `Ended`, for HTTP,
-SSE and WebSocket alike. The file of keys is looked at twice a second, so that `esker key revoke` is
-enough; a SIGHUP only makes it sooner.
+SSE and WebSocket alike. The file of keys is looked at twice a second, so that `esker keys revoke`
+is enough; a SIGHUP only makes it sooner.
 """
 
 from __future__ import annotations

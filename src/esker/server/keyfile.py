@@ -1,9 +1,9 @@
-"""The file of keys: what `esker key` writes and a server reads.
+"""The file of keys: what `esker keys` writes and a server reads.
 
 JSON, for nobody but its owner (0600); a server that finds it readable for others does not start.
 It is replaced whole and atomically, under a lock, so that a server never reads half of it and two
 that make keys at once lose none. A revoked key stays in the file, so that it can be seen that and
-when it was revoked; forgetting it is a matter of `esker key forget`.
+when it was revoked; forgetting it is a matter of `esker keys forget`.
 
 There is no way to choose a secret oneself: what is not of the form of a generated key is no key.
 """
@@ -64,7 +64,7 @@ def keys_in(data: bytes) -> list[Key]:
 
 def _check(key: Key) -> None:
     if not _ID.fullmatch(key.id) or not _HASH.fullmatch(key.sha256):
-        raise InvalidOption("the file of keys has one that `esker key new` did not make")
+        raise InvalidOption("the file of keys has one that `esker keys new` did not make")
     if not _NAME.fullmatch(key.name):
         raise InvalidOption(f"the name of key {key.id} is not plain text of up to 80 characters")
     if not key.prefixes:
@@ -138,7 +138,7 @@ def _known(keys: list[Key], id: str) -> Key:
         if key.id == id:
             return key
     shown = id if _ID.fullmatch(id) else "this id"  # somebody may have pasted a whole key
-    raise InvalidOption(f"there is no key {shown}; `esker key ls` lists them")
+    raise InvalidOption(f"there is no key {shown}; `esker keys ls` lists them")
 
 
 def _change(

@@ -23,6 +23,7 @@ from esker.storage.files import SYSTEM_FILES, content_of, real_path
 PREFIX: Final = "ESKER_"
 PORT: Final = 4117
 FILE_MAX: Final = 1 << 20  # bytes of the file of settings
+PROFILES: Final = "profile"  # tables of the same file, which are for the command line
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,6 +169,18 @@ def _parse(name: str, value: Any, source: str) -> Any:
 
 def file_settings(path: str) -> dict[str, Any]:
     """The settings of a TOML file."""
+    return {name: value for name, value in _loaded(path).items() if name != PROFILES}
+
+
+def file_profiles(path: str) -> dict[str, Any]:
+    """The stores that a TOML file names for the command line, `[profile.NAME]`, which has them."""
+    found = _loaded(path).get(PROFILES, {})
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise InvalidOption(f"{path}: a profile is a table, as in [profile.default]")
+    return found
+
+
+def _loaded(path: str) -> dict[str, Any]:
     try:
         text = content_of(SYSTEM_FILES, real_path(path), FILE_MAX).decode()
         return tomllib.loads(text)

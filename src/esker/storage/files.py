@@ -582,6 +582,15 @@ def content_of(files: Files, path: str, most: int = 1 << 62) -> bytes:
         file.close()
 
 
+def link_file(old: str, new: str) -> bool:
+    """Give a file that never changes a second name; False where that cannot be done."""
+    try:
+        os.link(old, new, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
 def sync_file(files: Files, path: str) -> None:
     """Make the bytes of a file durable, also those that were stored through a mapped page."""
     page = files.open(path, "rw")

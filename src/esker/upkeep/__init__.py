@@ -11,6 +11,7 @@
     repair.py       sets right what recovery may not touch; `esker.repair(path)`
     sequence.py     mends one shard
     mend.py         rewrites segments, and keeps what they were
+    backup.py       a copy of a store, made beside its writer; `esker.backup`, `esker.restore`
 
 Checking shares the layouts of `format` with the engine and nothing else of how it reads, so that
 a mistake there is not repeated here.

@@ -22,9 +22,9 @@ def logs(tmp_path: Path) -> str:
 
 
 def test_import_copies_once(logs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", logs, str(tmp_path / "data"), "orders"]) == 0
+    assert main(["import", logs, "orders", "--data", str(tmp_path / "data"), "-o", "table"]) == 0
     assert "2 records to topic 'orders'" in capsys.readouterr().out
-    assert main(["import", logs, str(tmp_path / "data"), "orders", "--json"]) == 0
+    assert main(["import", logs, "orders", "--data", str(tmp_path / "data"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["records"], told["known"]) == (0, 2)
     with esker.open(tmp_path / "data") as store:
@@ -33,11 +33,11 @@ def test_import_copies_once(logs: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_export_and_verify(logs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, target = str(tmp_path / "data"), f"kin+comet://{tmp_path}/comet"
-    main(["import", logs, data, "orders"])
+    main(["import", logs, "orders", "--data", data])
     capsys.readouterr()
-    assert main(["export", data, "orders", target, "--json"]) == 0
+    assert main(["export", "orders", target, "--json", "--data", data]) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 2
-    assert main(["verify", target]) == 0
+    assert main(["verify", target, "-o", "table"]) == 0
     assert "2 records" in capsys.readouterr().out
     file = tmp_path / "comet" / "shard-0000" / "log-0000000000000000.comet"
     file.write_bytes(b"\xff" * 100)
@@ -48,7 +48,7 @@ def test_export_and_verify(logs: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_read_prints_records_of_others(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["read", logs, "orders"]) == 0
+    assert main(["read", "orders", "--data", logs, "-o", "raw"]) == 0
     assert capsys.readouterr().out == "Hello\nWorld!\n"
 
 
@@ -56,15 +56,15 @@ def test_a_source_that_is_not_there_makes_no_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = f"kin+comet://{tmp_path}/nothing"
-    assert main(["import", source, str(tmp_path / "data"), "t"]) == 1
+    assert main(["import", source, "t", "--data", str(tmp_path / "data")]) == 1
     assert "not_a_store" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
 
 def test_info_shows_what_there_is(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", logs]) == 0
+    assert main(["info", "--data", logs, "-o", "table"]) == 0
     assert "orders shard 0: offsets 0..2, 1 files" in capsys.readouterr().out
-    assert main(["info", logs, "--json"]) == 0
+    assert main(["info", "--data", logs, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["kind"] == "cursus"
     assert told["topics"][0]["end"] == 2
@@ -75,11 +75,11 @@ def test_damage_that_no_gap_tells_of_ends_reading(
 ) -> None:
     file = tmp_path / "logs" / "orders" / "partition_0_segment_2.log"
     file.write_bytes(cursus.message(b"later"))
-    assert main(["read", logs, "orders"]) == 1
+    assert main(["read", "orders", "--data", logs, "-o", "raw"]) == 1
     told = capsys.readouterr()
     assert "segment 1 is missing" in told.err
 
 
 def test_another_log_is_not_followed(logs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["read", logs, "orders", "--follow"]) == 1
+    assert main(["read", "orders", "--follow", "--data", logs]) == 1
     assert "invalid_option" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Files that are no part of a store, read and written through the one door (storage/files.py)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from esker.errors import InvalidOption
+from esker.storage.files import SYSTEM_FILES, absolute, parent, real_path
+
+
+class Written:
+    """A file that is written from its beginning, and has its name when it is complete."""
+
+    def __init__(self, path: str, *, replace: bool = False) -> None:
+        self._path = absolute(path)
+        if SYSTEM_FILES.kind(self._path) and not replace:
+            raise InvalidOption(f"{path} is there; say --force to replace it")
+        self._temporary = f"{self._path}.{SYSTEM_FILES.pid()}.tmp"
+        self._file = SYSTEM_FILES.open(self._temporary, "create")
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self._file.write(self._size, [data])
+        self._size += size
+        return size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def __enter__(self) -> Written:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if kind is None:
+            self._file.sync()
+        self._file.close()
+        if kind is not None:
+            SYSTEM_FILES.unlink(self._temporary)
+            return
+        SYSTEM_FILES.rename(self._temporary, self._path)
+        SYSTEM_FILES.sync_dir(parent(self._path))
+
+
+class Given:
+    """A file that is read, as Arrow and others want one."""
+
+    def __init__(self, path: str) -> None:
+        self._file = SYSTEM_FILES.open(real_path(path), "r")
+        self._size = self._file.size()
+        self._at = 0
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._size - self._at
+        data = self._file.read(self._at, left if size is None or size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        self._at = place + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._file.close()
