@@ -15,6 +15,7 @@ import importlib.util
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -154,15 +155,24 @@ class Redis:
 
     def __init__(self, directory: Path, values: Sequence[bytes]) -> None:
         made: Any = importlib.import_module("redis")
-        socket, server = directory / "socket", shutil.which("redis-server")
+        server = shutil.which("redis-server")
         if server is None:
             raise RuntimeError(NO_SERVER)
+        self._place = Path(tempfile.mkdtemp(prefix="esker-"))  # a socket's path must be short
+        socket = self._place / "socket"
         self._server = subprocess.Popen(
             [server, "--port", "0", "--unixsocket", str(socket), "--dir", str(directory),
              "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         self._client = made.Redis(unix_socket_path=str(socket))
+        try:
+            self._fill(socket, values)
+        except BaseException:
+            self.close()
+            raise
+
+    def _fill(self, socket: Path, values: Sequence[bytes]) -> None:
         deadline = time.monotonic() + 10
         while not socket.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -183,6 +193,7 @@ class Redis:
         self._client.close()
         self._server.terminate()
         self._server.wait()
+        shutil.rmtree(self._place)
 
 
 ON_SQLITE: tuple[type[QueuePeer], ...] = (Table, LiteQueue, Huey, PersistQueue)

@@ -25,6 +25,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
+
 FLOORS: Final = {
     "crash images": 150_000,
     "crashes inside recovery": 20_000,
@@ -54,6 +56,11 @@ SEED: Final = int(os.environ.get("ESKER_SEED", "1"))
 def scaled(amount: int, least: int = 1) -> int:
     """An amount of work, as much of it as this run is to do."""
     return max(least, round(amount * SCALE))
+
+
+def slowly(*cases: str) -> list[Any]:
+    """Cases of a test that take more than a few seconds: `test-fast` leaves them out."""
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 class Suite:

@@ -27,6 +27,7 @@ from esker.storage.archive import Archive
 from esker.storage.files import SYSTEM_FILES, replace_file
 from esker.storage.memory import MemoryFiles
 from esker.testing import KEPT, LOST, Crash, Fault, ManualClock, SimulatedDisk
+from tests.suites import slowly
 
 T0 = 1_794_700_800_000_000  # midnight
 DAY = 86_400_000_000
@@ -532,7 +533,7 @@ def test_a_death_at_any_change_costs_nothing(fate: str) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("durability", ["disk", "fsync", "memory"])
+@pytest.mark.parametrize("durability", ["disk", *slowly("fsync"), "memory"])
 def test_no_power_cut_takes_a_log_back_behind_its_archive(durability: str) -> None:
     """Whoever archives beside a writer takes what is sealed, at any moment of the sealing."""
     disk = SimulatedDisk()
@@ -563,7 +564,9 @@ def test_no_power_cut_takes_a_log_back_behind_its_archive(durability: str) -> No
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "late KeyboardInterrupt", "EIO", "ENOSPC"])
+@pytest.mark.parametrize(
+    "kind", [*slowly("KeyboardInterrupt", "late KeyboardInterrupt"), "EIO", "ENOSPC"]
+)
 def test_a_call_that_fails_anywhere_leaves_nothing_half_done(kind: str) -> None:
     disk, expected, _ = prepared()
     at = 1

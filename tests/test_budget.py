@@ -18,6 +18,7 @@ from esker.testing import CORNERS, Crash, Fate, Fault, ManualClock, SimulatedDis
 from tests.crash import explorer
 from tests.crash.driver import OPTIONS, Driver
 from tests.helpers import HandClock, Refusing, wait_until
+from tests.suites import slowly
 
 TEN = [b"%d" % n * 20 for n in range(10)]
 
@@ -513,7 +514,7 @@ class Spending(Driver):
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("durability", ["disk", "fsync"])
+@pytest.mark.parametrize("durability", ["disk", *slowly("fsync")])
 def test_a_death_anywhere_keeps_every_promise(
     durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,6 +558,7 @@ def one_life(disk: SimulatedDisk, seen: dict[str, int]) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_death_anywhere_leaves_floors_that_never_fall_and_losses_that_are_exact() -> None:
     looks = 0
     for fate in (None, *CORNERS, Fate(7)):

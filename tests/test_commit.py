@@ -43,6 +43,7 @@ class SlowSync(Refusing):
         super().check(call, path)
 
 
+@pytest.mark.slow
 def test_a_thousand_topics_become_durable_with_a_handful_of_syncs(tmp_path: Path) -> None:
     files = Refusing()
     with esker.open(tmp_path / "data", files=files, background=False) as store:

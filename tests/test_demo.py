@@ -64,6 +64,7 @@ def test_the_demo_goes_on_with_what_it_left_and_touches_nothing_else(
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_the_demo_fails_when_an_acknowledged_record_is_removed(
     shown: tuple[Path, str], tmp_path: Path
 ) -> None:

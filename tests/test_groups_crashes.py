@@ -23,6 +23,7 @@ from esker.format import offsets as fmt
 from esker.testing import Fault, ManualClock, SimulatedDisk
 from tests import fsck
 from tests.crash.explorer import Explorer
+from tests.suites import slowly
 
 ROOT = "/store"
 COUNT = 12
@@ -210,7 +211,7 @@ def plain(disk: SimulatedDisk) -> SimulatedDisk:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+@pytest.mark.parametrize("durability", ["fsync", *slowly("disk", "memory")])
 def test_a_death_anywhere_leaves_records_and_cursors_that_belong_together(durability: str) -> None:
     """Also where the log rolls, is sealed and closed, and inside of a recovery."""
     explorer = Explorer(most=16, nested=8, thorough=9)

@@ -16,8 +16,9 @@ import pytest
 from esker.format.columns import Columns
 from esker.kin import KINDS, aof2, comet, comet_state, cursus, rustlog, topics
 from esker.kin.family import Flaw, Part
+from tests.suites import scaled
 
-MUTANTS = 20_000
+MUTANTS = min(20_000, scaled(20_000, least=1_000))
 WORDS = [0, 1, 0x7F, 0xFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x80000000, 12, 1 << 20, 10 << 20]
 
 

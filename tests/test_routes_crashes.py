@@ -103,8 +103,15 @@ def looked_at(after: SimulatedDisk, promised: Promised) -> None:
             assert max(Counter(found).values(), default=0) <= 2
 
 
-@pytest.mark.parametrize("once", [False, True], ids=["at-least-once", "exactly-once"])
-@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize(
+    ("start", "once"),
+    [
+        pytest.param("earliest", True, id="earliest-exactly-once"),
+        pytest.param("earliest", False, id="earliest-at-least-once", marks=pytest.mark.slow),
+        pytest.param("latest", True, id="latest-exactly-once", marks=pytest.mark.slow),
+        pytest.param("latest", False, id="latest-at-least-once", marks=pytest.mark.slow),
+    ],
+)
 def test_a_death_anywhere_leaves_a_route_that_leaves_nothing_out(start: str, once: bool) -> None:
     disk, promised = WatchedDisk(), Promised(once)
     seen: set[tuple[Any, ...]] = set()

@@ -45,6 +45,7 @@ def copied(store: esker.Store) -> list[int]:
     return [record.json()["n"] for record in store["copies"].read()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("once", [False, True], ids=["at-least-once", "exactly-once"])
 def test_runners_are_killed_at_random_and_nothing_is_left_out(tmp_path: Path, once: bool) -> None:
     root, chance = tmp_path / "s", random.Random(7 + once)

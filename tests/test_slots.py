@@ -99,9 +99,8 @@ FORKS = """
     import esker
     store = esker.open(sys.argv[1])
     assert store.process_slot == 0
-    pid = os.fork()
-    if pid:
-        print(pid)
+    if not os.fork():
+        print(os.getpid())  # from there: before it runs, it holds what its parent held
     time.sleep(60)
 """
 

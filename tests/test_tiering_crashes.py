@@ -19,6 +19,7 @@ import esker
 from esker.engine import tiering
 from esker.format import names
 from esker.testing import KEPT, LOST, Fault, ManualClock, Monitor, SimulatedDisk
+from tests.suites import slowly
 
 ROOT, COLD = "/store", "/cold"
 ALL = list(range(35))
@@ -221,8 +222,7 @@ KINDS = [
     "EIO",
     "ENOSPC",
     "ESTALE",
-    "KeyboardInterrupt",
-    "late KeyboardInterrupt",
+    *slowly("KeyboardInterrupt", "late KeyboardInterrupt"),
     "late MemoryError",
 ]
 

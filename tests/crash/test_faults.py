@@ -47,7 +47,7 @@ def _limit_of_the_journal() -> Iterator[None]:
 
 LOTS = 8
 LOTS_OF_SUITE = 10  # the rest are in test_faults_interrupts.py
-FOR_EVER = 0.4  # of the faults that stay, so many at scale 1
+FOR_EVER = 0.1  # of the faults that stay, so many at scale 1
 FATAL = ("sync", "sync_dir", "truncate")  # a failure of these may poison, that of others may not
 
 

@@ -52,7 +52,7 @@ def _limit_of_the_journal() -> Iterator[None]:
 
 LOTS = 2
 LOTS_OF_SUITE = 10  # the rest are in test_faults.py
-POINTS = 4_400  # at scale 1, of some 30,000
+POINTS = 4_200  # at scale 1, of some 30,000
 INSIDE = esker.__file__.removesuffix("__init__.py")
 DOUBLES = INSIDE + "testing/"
 BOOKS = "_took"  # in the middle of this function nobody can tell what was written

@@ -19,7 +19,7 @@ from tests.suites import SEED, Tallies, scaled
 pytestmark = [pytest.mark.crash, pytest.mark.suite]
 
 LOTS = 4
-TARGET = 5_600
+TARGET = 5_250
 
 
 @pytest.mark.parametrize("lot", range(LOTS))

@@ -26,7 +26,7 @@ def test_every_line_is_measured_and_compared(
         if "Arrow" not in line["operation"]:
             assert line["figures"]["nats"] > 0
             assert line["ratios"]["nats"] > 0
-        assert "redis" in line["figures"]
+            assert "redis" in line["figures"]
     assert len(capsys.readouterr().out.splitlines()) == 6
 
 

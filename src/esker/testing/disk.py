@@ -450,7 +450,12 @@ class SimulatedDisk:
     def _find(self, path: str) -> Node | None:
         node: Node | None = self._paths.get(path)
         if node is None:
-            node = self._resolve(path)
+            above, _, name = path.rpartition("/")
+            if above and name not in ("", "."):  # most often its folder is known
+                folder = self._find(above)
+                node = folder.entries.get(name) if isinstance(folder, Folder) else None
+            else:
+                node = self._resolve(path)
             if node is not None:
                 self._paths[path] = node
         return node
