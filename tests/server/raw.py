@@ -99,12 +99,19 @@ def listen(sock: socket.socket, most: float = 10.0, quiet: float | None = None) 
         found += piece
 
 
-def told(server: Server, data: bytes, *, wait: float = 0.03) -> list[Heard]:
-    """Send it, wait a little for an answer, say that no more comes, and hear the end."""
+def told(server: Server, data: bytes, *, wait: float = 0.03, answered: bool = False) -> list[Heard]:
+    """Send it, wait a little for an answer, say that no more comes, and hear the end.
+
+    If it is sure to be `answered`, the beginning of the answer is waited for as long as it takes.
+    """
     with connected(server) as sock:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             sock.sendall(data)
-        found = listen(sock, quiet=wait) if wait else b""
+        found = b""
+        if answered:
+            sock.settimeout(10)
+            found = sock.recv(1 << 16)
+        found += listen(sock, quiet=wait) if wait else b""
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_WR)
         found += listen(sock)

@@ -311,7 +311,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_is_a_request_is_answered(name: str, client: Client) -> None:
-    (answer,) = told(client.server, WHOLE[name], wait=0.3)
+    (answer,) = told(client.server, WHOLE[name], wait=0.1, answered=True)
     assert answer.status == 200, answer.body
 
 
