@@ -10,14 +10,16 @@ that is free, and what follows talks to that one instead of 4117.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-SECONDS = 100
+SECONDS = 110  # for a page; one that starts a JVM has more
 SHELL = f'set -euo pipefail\nesker() {{ {shlex.quote(sys.executable)} -m esker "$@"; }}\n'
 DRIVER = """
 import pathlib, subprocess, sys, threading
@@ -61,16 +63,23 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-def run(page: Path, folder: Path) -> str:
-    """Run it, and return what it printed; fails if a block does, or if anything warns."""
+def run(
+    page: Path, folder: Path, *words: str, env: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
+) -> str:  # fmt: skip
+    """Run it, and return what it printed; fails if a block does.
+
+    `words` are options of Python, as "-W", "error"; `env` comes on top of the environment.
+    """
     program = folder / "page.py"
     told = [tuple(block) for block in blocks(page)]
     program.write_text(f"BLOCKS = {told!r}\nSHELL = {SHELL!r}\n{DRIVER}", encoding="utf-8")
     work = folder / "work"
     work.mkdir()
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=work, capture_output=True, text=True, timeout=SECONDS, check=False,
+        [sys.executable, *words, str(program)],
+        cwd=work, capture_output=True, text=True, timeout=seconds, check=False,
+        env={**os.environ, **(env or {})},
     )  # fmt: skip
     assert done.returncode == 0, f"{page.name}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout

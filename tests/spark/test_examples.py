@@ -1,4 +1,4 @@
-"""The examples run as their first lines say."""
+"""The examples run as their first lines say, and docs/howto/spark.md as it is pasted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+import pytest
+
+from tests import pages
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def run(name: str, data: Path, sooner: dict[str, str]) -> str:
@@ -32,3 +37,12 @@ def test_the_streaming_job_goes_on_where_it_stopped(tmp_path: Path, sooner: dict
     data = tmp_path / "data"
     assert "500 errors in 5000 events" in run("spark_stream.py", data, sooner)
     assert "1000 errors in 10000 events" in run("spark_stream.py", data, sooner)
+
+
+@pytest.mark.timeout(300)  # a JVM, and two queries in it
+def test_the_page_for_those_who_come_with_spark(tmp_path: Path, sooner: dict[str, str]) -> None:
+    page = ROOT / "docs" / "howto" / "spark.md"
+    told = pages.run(page, tmp_path, env=sooner, seconds=250)
+    assert "|    tea|                    29994|" in told
+    assert "group 'turnover' of 'orders':" in told
+    assert "10000 records copied" in told
