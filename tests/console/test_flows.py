@@ -32,11 +32,12 @@ def rows(page: Any) -> Any:
 
 def sure(page: Any, yes: str, text: str | None = None) -> None:
     """Answer the question that the page asks."""
-    dialog = page.get_by_role("dialog")
+    question = page.get_by_role("dialog").get_by_role("heading").inner_text()
+    dialog = page.get_by_role("dialog", name=question)
     if text is not None:
         dialog.get_by_role("textbox").fill(text)
     dialog.get_by_role("button", name=yes, exact=True).click()
-    expect(dialog).to_have_count(0)
+    expect(dialog).to_have_count(0)  # another one may follow
 
 
 def at_top(page: Any, row: str) -> None:
@@ -704,6 +705,21 @@ def test_everything_can_be_done_with_the_keyboard(house: House, visit: Open) -> 
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert house.do("GET", "/v1/queues/q")["paused"] is False
+    house.do("POST", "/v1/queues/q/jobs", {"jobs": [{"value": "kept"}]})
+    purge = page.get_by_role("button", name="Purge waiting")
+    expect(purge).to_be_enabled()
+    purge.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()  # a hasty Enter does no harm
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert house.do("GET", "/v1/queues/q")["ready"] == 1
+    purge.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Ready").get_by_role("article")).to_have_count(0)
+    assert house.do("GET", "/v1/queues/q")["ready"] == 0
 
 
 NAMELESS = """

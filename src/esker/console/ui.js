@@ -228,10 +228,10 @@ export function Sure() {
       <form onSubmit=${(event) => { event.preventDefault(); end(true); }}>
         <h2 id="sure-question">${now.question}</h2>
         ${now.detail && html`<p>${now.detail}</p>`}
-        ${now.input && html`<${Field} label=${now.input}><input ref=${field} name="answer" autocomplete="off" /><//>`}
+        ${now.input && html`<${Field} label=${now.input}><input ref=${field} name="answer" autocomplete="off" autofocus /><//>`}
         <div class="buttons">
-          <button type="button" class="plain" onClick=${() => end(false)}>Cancel</button>
-          <button type="submit" class=${now.danger ? "danger" : "main"} autofocus>${now.yes}</button>
+          <button type="button" class="plain" autofocus=${now.danger && !now.input} onClick=${() => end(false)}>Cancel</button>
+          <button type="submit" class=${now.danger ? "danger" : "main"} autofocus=${!now.danger && !now.input}>${now.yes}</button>
         </div>
       </form>
     </dialog>`;
