@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,29 @@ def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, vis
     scrub = page.get_by_label("Place in the shard")
     scrub.evaluate(CHANGE.format(1234))
     at_top(page, "0-1234")
+
+
+def test_a_page_that_nobody_sees_lets_its_stream_go(house: House, visit: Open) -> None:
+    def streams(wanted: int) -> None:
+        end = time.monotonic() + 30
+        while house.do("GET", "/v1/overview")["server"]["streams"] != wanted:
+            assert time.monotonic() < end
+            page.wait_for_timeout(50)
+
+    house.append("t", "before")
+    page = visit(house.url).go("topics/t")
+    expect(rows(page)).to_have_count(1)
+    streams(1)
+    hide = (
+        "(away) => { Object.defineProperty(document, 'hidden', {value: away, configurable: true});"
+        " document.dispatchEvent(new Event('visibilitychange')) }"
+    )
+    page.evaluate(hide, True)
+    streams(0)
+    house.append("t", "meanwhile")
+    page.evaluate(hide, False)
+    expect(page.get_by_text("meanwhile", exact=True)).to_be_visible()
+    streams(1)
 
 
 def test_scrolling_up_pauses_and_goes_on_into_what_was_before(house: House, visit: Open) -> None:
