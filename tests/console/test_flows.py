@@ -45,7 +45,9 @@ def at_top(page: Any, row: str) -> None:
     """Wait until this record is the first that is seen; there may be others above it."""
     page.wait_for_function(
         """row => {
-          const box = document.querySelector('.rows'), edge = box.getBoundingClientRect().top + 16;
+          const box = document.querySelector('.rows');
+          if (!box) return false;
+          const edge = box.getBoundingClientRect().top + 16;
           const seen = [...box.querySelectorAll('[data-row]')].find(
             each => each.getBoundingClientRect().top >= edge);
           return seen && seen.dataset.row === row;
@@ -740,6 +742,7 @@ def test_everything_can_be_done_with_the_keyboard(house: House, visit: Open) -> 
     assert house.do("GET", "/v1/queues/q")["ready"] == 1
     purge.focus()
     page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="Ready").get_by_role("article")).to_have_count(0)

@@ -454,7 +454,7 @@ function Detail({ topic, record }) {
 
 function Drawer({ topic, record, onClose }) {
   const box = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const typed = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && onClose();
     document.addEventListener("keydown", typed);
     return () => document.removeEventListener("keydown", typed);

@@ -1,7 +1,7 @@
 // What all pages share: numbers and times as text, values as text or hex, polling, dialogs.
 
 import { h } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import htm from "htm";
 
@@ -214,7 +214,7 @@ export function Sure() {
   const box = useRef(null);
   const field = useRef(null);
   const now = asked.value;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (now && box.current && !box.current.open) box.current.showModal();
   }, [now]);
   if (!now) return null;
