@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,21 @@ def rows(page: Any) -> Any:
 
 def sure(page: Any, yes: str, text: str | None = None) -> None:
     """Answer the question that the page asks."""
-    dialog = page.get_by_role("dialog")
+    question = page.get_by_role("dialog").get_by_role("heading").inner_text()
+    dialog = page.get_by_role("dialog", name=question)
     if text is not None:
         dialog.get_by_role("textbox").fill(text)
     dialog.get_by_role("button", name=yes, exact=True).click()
-    expect(dialog).to_have_count(0)
+    expect(dialog).to_have_count(0)  # another one may follow
 
 
 def at_top(page: Any, row: str) -> None:
     """Wait until this record is the first that is seen; there may be others above it."""
     page.wait_for_function(
         """row => {
-          const box = document.querySelector('.rows'), edge = box.getBoundingClientRect().top + 16;
+          const box = document.querySelector('.rows');
+          if (!box) return false;
+          const edge = box.getBoundingClientRect().top + 16;
           const seen = [...box.querySelectorAll('[data-row]')].find(
             each => each.getBoundingClientRect().top >= edge);
           return seen && seen.dataset.row === row;
@@ -117,6 +121,29 @@ def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, vis
     scrub = page.get_by_label("Place in the shard")
     scrub.evaluate(CHANGE.format(1234))
     at_top(page, "0-1234")
+
+
+def test_a_page_that_nobody_sees_lets_its_stream_go(house: House, visit: Open) -> None:
+    def streams(wanted: int) -> None:
+        end = time.monotonic() + 30
+        while house.do("GET", "/v1/overview")["server"]["streams"] != wanted:
+            assert time.monotonic() < end
+            page.wait_for_timeout(50)
+
+    house.append("t", "before")
+    page = visit(house.url).go("topics/t")
+    expect(rows(page)).to_have_count(1)
+    streams(1)
+    hide = (
+        "(away) => { Object.defineProperty(document, 'hidden', {value: away, configurable: true});"
+        " document.dispatchEvent(new Event('visibilitychange')) }"
+    )
+    page.evaluate(hide, True)
+    streams(0)
+    house.append("t", "meanwhile")
+    page.evaluate(hide, False)
+    expect(page.get_by_text("meanwhile", exact=True)).to_be_visible()
+    streams(1)
 
 
 def test_scrolling_up_pauses_and_goes_on_into_what_was_before(house: House, visit: Open) -> None:
@@ -704,6 +731,22 @@ def test_everything_can_be_done_with_the_keyboard(house: House, visit: Open) -> 
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert house.do("GET", "/v1/queues/q")["paused"] is False
+    house.do("POST", "/v1/queues/q/jobs", {"jobs": [{"value": "kept"}]})
+    purge = page.get_by_role("button", name="Purge waiting")
+    expect(purge).to_be_enabled()
+    purge.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()  # a hasty Enter does no harm
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert house.do("GET", "/v1/queues/q")["ready"] == 1
+    purge.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Ready").get_by_role("article")).to_have_count(0)
+    assert house.do("GET", "/v1/queues/q")["ready"] == 0
 
 
 NAMELESS = """

@@ -9,7 +9,7 @@
 // Where we are stands behind the #, which no server ever sees.
 
 import { render } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { access, enter, leave, refused } from "./api.js";
 import { theme } from "./charts.js";
@@ -119,7 +119,7 @@ document.addEventListener("keydown", typed);
 
 function Help() {
   const box = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (helping.value && box.current && !box.current.open) box.current.showModal();
   });
   if (!helping.value) return null;

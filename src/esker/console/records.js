@@ -14,6 +14,7 @@ const PAGE = 200; // records of one call
 const MOST = 600; // rows at once
 const BACK = 60; // records that a follower begins with
 const SHOW_MS = 150; // between two times that what came is shown
+const AWAY_MS = 3000; // for which a page may be out of sight and still be connected
 const CATCH_UP = 2000; // records behind which following again begins anew
 
 const row = (record) => ({ id: `${record.shard}-${record.offset}`, at: record.offset, record });
@@ -254,7 +255,23 @@ export function Records({ topic, state, query }) {
     if (query.shard !== undefined && /^\d+$/.test(query.shard)) list.shard = Math.min(+query.shard, state.shards.length - 1);
     if (query.at) list.seek(position(query.at));
     else list.follow();
-    return () => list.stop();
+    // A browser has six connections to a server, for all its tabs: one that nobody sees needs none.
+    let timer = 0;
+    let asleep = false;
+    const seen = () => {
+      clearTimeout(timer);
+      if (document.hidden) timer = setTimeout(() => list.mode.value === "live" && ((asleep = true), list.stop()), AWAY_MS);
+      else if (asleep) {
+        asleep = false;
+        if (list.mode.value === "live") list.follow();
+      }
+    };
+    document.addEventListener("visibilitychange", seen);
+    return () => {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", seen);
+      list.stop();
+    };
   }, [list]);
 
   // Where we look stands in the address, so that it can be kept and sent.
@@ -437,7 +454,7 @@ function Detail({ topic, record }) {
 
 function Drawer({ topic, record, onClose }) {
   const box = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const typed = (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && onClose();
     document.addEventListener("keydown", typed);
     return () => document.removeEventListener("keydown", typed);

@@ -1,7 +1,7 @@
 // What all pages share: numbers and times as text, values as text or hex, polling, dialogs.
 
 import { h } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import htm from "htm";
 
@@ -214,7 +214,7 @@ export function Sure() {
   const box = useRef(null);
   const field = useRef(null);
   const now = asked.value;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (now && box.current && !box.current.open) box.current.showModal();
   }, [now]);
   if (!now) return null;
@@ -228,10 +228,10 @@ export function Sure() {
       <form onSubmit=${(event) => { event.preventDefault(); end(true); }}>
         <h2 id="sure-question">${now.question}</h2>
         ${now.detail && html`<p>${now.detail}</p>`}
-        ${now.input && html`<${Field} label=${now.input}><input ref=${field} name="answer" autocomplete="off" /><//>`}
+        ${now.input && html`<${Field} label=${now.input}><input ref=${field} name="answer" autocomplete="off" autofocus /><//>`}
         <div class="buttons">
-          <button type="button" class="plain" onClick=${() => end(false)}>Cancel</button>
-          <button type="submit" class=${now.danger ? "danger" : "main"} autofocus>${now.yes}</button>
+          <button type="button" class="plain" autofocus=${now.danger && !now.input} onClick=${() => end(false)}>Cancel</button>
+          <button type="submit" class=${now.danger ? "danger" : "main"} autofocus=${!now.danger && !now.input}>${now.yes}</button>
         </div>
       </form>
     </dialog>`;
