@@ -287,5 +287,5 @@ def _next_steps(store: str) -> None:
     print(f"  {esker_} info --data {store}")
     print(f"  {esker_} read {ORDERS} -n 3 --data {store}")
     print(f"  {esker_} verify {store}")
-    print(f'  {esker_} append hello "a first record" --data {store}')
-    print(f"  {esker_} read hello --data {store}")
+    at = f"--data {store}"
+    print(f'  {esker_} append hello "a first record" {at} && {esker_} read hello {at}')
