@@ -10,7 +10,7 @@ import pytest
 
 import esker
 from esker.errors import InvalidOption, NotAStore
-from tests.helpers import Child, snapshot, wait_until
+from tests.helpers import Child, child, snapshot, wait_until
 
 WRITER = """
 import sys, esker
@@ -38,12 +38,10 @@ with esker.open(sys.argv[1]) as store:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[Child]:
-    child = Child(WRITER, tmp_path / "data")
-    try:
-        wait_until(lambda: child.line() == "ready", "a writer that rolls")
-        yield child
-    finally:
-        child.kill()
+    with child(WRITER, tmp_path / "data") as made:
+        wait_until(lambda: made.line() == "ready", "a writer that rolls")
+        yield made
+        made.kill()
 
 
 @pytest.mark.crash
