@@ -189,3 +189,47 @@ def test_segments_of_an_older_backup_are_linked_and_a_restored_store_shares_noth
     esker.restore(tmp_path / "two", tmp_path / "back")
     assert {path.stat().st_nlink for path in (tmp_path / "two").rglob("*.seg")} == {2}
     assert {path.stat().st_nlink for path in (tmp_path / "back").rglob("*.seg")} == {1}
+
+
+KILLED = """
+import sys, esker
+with esker.open(sys.argv[1]) as store:
+    topics = [store.create("t%d" % number, durability="fsync") for number in range(12)]
+    for number in range(10**9):
+        for topic in topics:
+            topic.append(b"%d" % number)
+        store.sync()
+        if number == 20:
+            print("ready", flush=True)
+"""
+
+
+@pytest.mark.crash
+def test_a_store_whose_writer_was_killed_is_copied_with_what_its_journals_have(
+    tmp_path: Path,
+) -> None:
+    with child(KILLED, tmp_path / "data") as writer:
+        assert writer.line() == "ready"
+        writer.kill()
+    esker.backup(tmp_path / "data", tmp_path / "copy")
+    assert esker.verify(tmp_path / "copy").problems == []
+    told = []
+    for path in ("copy", "data"):
+        with esker.open(tmp_path / path) as store:
+            told.append({name: store[name][:].values for name in store})
+    assert told[0] == told[1]
+    assert min(map(len, told[0].values())) > 20
+
+
+def test_what_lies_in_a_cold_store_stays_there_and_is_told(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", cold=tmp_path / "cold") as store:
+        topic = store.create("t", segment_bytes=4096)
+        for _ in range(30):
+            topic.append_many([b"z" * 100] * 10)
+        store.tick()
+        moved = store.tier("t", "cold").segments
+    done = esker.backup(tmp_path / "data", tmp_path / "copy")
+    assert done.cold_segments == moved > 0
+    assert "only their stubs" in str(done)
+    with esker.open(tmp_path / "copy", "r") as store:
+        assert len(list(store["t"].read())) == 300
