@@ -67,7 +67,8 @@ def test_a_backup_beside_a_writer_holds_all_that_was_durable_when_it_began(
             assert str(store.recovery) == "clean: nothing to recover"
             found = {(each.shard, each.offset): each.value for each in store["safe"].read()}
             assert sought.items() <= found.items()
-            assert b"to be deleted" * 5 not in store["gone"][:].values
+            # only the newest may be there: the copy may be of the moment before it was deleted
+            assert b"to be deleted" * 5 not in store["gone"][:].values[:-1]
             assert len(store["gone"]) >= 2
             gaps = [each for each in store["capped"].read(0, gaps="yield")
                     if isinstance(each, esker.Gap)]  # fmt: skip

@@ -283,8 +283,11 @@ class _Backup:
                 return
             if marks[0] and not self.copy(*folder, names.deletions(marks[0])):
                 continue
-            still = before is not None and before.generation == after.generation
-            self.begin(folder, after, first, kept, after.flags if still else 0)
+            if before is not None and before.generation != after.generation:
+                # Somebody writes: it is not closed, and its end may have moved behind the copy's.
+                end = min(before.end_offset, after.end_offset)
+                after = after._replace(flags=0, end_offset=end)
+            self.begin(folder, after, first, kept)
             return
         raise StorageError(
             f"{here}: records are being deleted all the time; try again when that is done",
@@ -363,9 +366,9 @@ class _Backup:
             return False
 
     def begin(
-        self, folder: tuple[str, ...], state: State, first: int, kept: dict[int, int], flags: int
+        self, folder: tuple[str, ...], state: State, first: int, kept: dict[int, int]
     ) -> None:
-        """Write the state of the copy: where it begins; closed only if it was so all the time."""
+        """Write the state of the copy, and where it begins."""
         where = join(self.target, *folder)
         numbers = sorted(kept)
         run = [n for n in numbers if all(m in kept for m in range(n, numbers[-1] + 1))]
@@ -380,7 +383,7 @@ class _Backup:
         page = StateFile(self.files, where)
         if self.files.kind(join(where, names.STATE)):
             self.files.unlink(join(where, names.STATE))
-        page.store(state._replace(flags=flags, earliest=earliest, losses=losses))
+        page.store(state._replace(earliest=earliest, losses=losses))
         page.close()
 
     def copy(self, *path: str) -> bool:
