@@ -19,7 +19,8 @@ write: to it, the copy is what a killed process leaves.
               log that is sealed meanwhile is copied as a sealed one; later segments are not needed
     state     read after the segments: where the shard begins, and which records were deleted. If
               somebody deleted meanwhile, the shard is looked at again
-    catalog   last; topics that came meanwhile are copied too, those that went are left out
+    catalog   again after all that it named was copied, until it names nothing new: topics that came
+              meanwhile are copied too, those that went are left out
     recovery  the copy is opened and closed; then verified
 
 Bytes of a journal are not copied while its owner lives, for the logs have them, in the page cache
@@ -207,11 +208,9 @@ class _Backup:
             if names.parse_commit(name) is not None:
                 self.copy(names.STAGING, name)
         self.copy(names.ROUTES)
-        catalog = CatalogFile(files, self.source, store)
         done: dict[int, TopicEntry] = {}
         while True:
-            catalog.load()
-            there = {entry.id: entry for entry in catalog.catalog.topics}
+            there = self.catalog(store)
             fresh = [entry for number, entry in there.items() if number not in done]
             for entry in fresh:
                 self.around(entry)
@@ -223,11 +222,22 @@ class _Backup:
                 break
         for gone in set(done) - set(there):
             remove_tree(files, join(self.target, names.TOPICS, names.topic(gone)))
-        for name in files.list(self.source):
-            if names.parse_catalog(name) is not None:
-                self.copy(name)
         self.journals()
         self.report.topics = len(there)
+
+    def catalog(self, store: bytes) -> dict[int, TopicEntry]:
+        """Copy the catalog anew; the topics that the copy names, and no others."""
+        files = self.files
+        for _ in range(PASSES):
+            for name in _catalogs(files, self.target):
+                files.unlink(join(self.target, name))
+            there = _catalogs(files, self.source)
+            copied = [name for name in there if self.copy(name)]
+            if copied or not there:
+                break  # else each of them was replaced meanwhile
+        found = CatalogFile(files, self.target, store)
+        found.load()
+        return {entry.id: entry for entry in found.catalog.topics}
 
     def journals(self) -> None:
         """Those whose owners are gone: what they have may be nowhere else."""
@@ -397,6 +407,10 @@ class _Backup:
         if self._progress is not None:
             self._progress(self.report.bytes, max(self._total, self.report.bytes))
         return True
+
+
+def _catalogs(files: Files, folder: str) -> list[str]:
+    return [name for name in files.list(folder) if names.parse_catalog(name) is not None]
 
 
 def _segments(files: Files, folder: str) -> dict[int, names.SegmentName]:
