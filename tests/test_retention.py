@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import esker
-from esker.engine import floor
+from esker.engine import floor, reader
 from esker.engine.committer import Ticket
 from esker.testing import CORNERS, Crash, Fate, Fault, ManualClock, SimulatedDisk
 from tests.helpers import HandClock, Threads, wait_until
@@ -540,3 +540,47 @@ def test_a_shard_whose_handing_back_was_interrupted_can_be_taken_again(
             store.retain()
         store["t"].append(b"goes on", wait=True)
         assert [record.value for record in store["t"].read("earliest")] == [b"goes on"]
+
+
+class Racing:
+    """A shard of which the older half is evicted in the moment after somebody looks at it."""
+
+    def __init__(self, store: esker.Store, looks: int) -> None:
+        self._store, self._shard, self._looks = store, store["t"]._view(0), looks
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._shard, name)
+        self._looks -= name == "segments"
+        if name == "segments" and not self._looks:
+            self._store.alter("t", cap_records=5)
+            self._store.retain()
+            assert self._shard.earliest > 0
+        return found
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda view: reader.count_records(view, 0, 20) == 5,
+        lambda view: reader.find_back(view, 20) == 15,
+        lambda view: reader.find_time(view, 3) == 15,
+        lambda view: (reader.read_one(view, 2) is None) == (view._looks <= 0),
+        lambda view: (
+            [(gap.first, gap.last) for gap in reader.read_batches(view, 0, 3, gaps="yield")]
+            == [(0, 2)]
+        ),
+    ],
+    ids=["count", "back", "time", "one", "read"],
+)
+def test_what_is_evicted_while_it_is_looked_at_is_no_error(
+    tmp_path: Path, look: Callable[[Any], bool], looks: int
+) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = store.create("t", segment_records=5)
+        for number in range(20):
+            topic.append(b"%d" % number, timestamp=number, wait=True)
+        store.tick()
+    with esker.open(tmp_path / "data", background=False, mapped_bytes=0) as store:
+        store["t"].append(b"20", wait=True)
+        assert look(Racing(store, looks))

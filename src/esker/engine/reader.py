@@ -2,15 +2,16 @@
 
 `read_batches` is the one loop behind read, batches, follow and slices. It looks at a view (a
 `Shard` of this process or a `Follower`), whose `segments` it takes anew for every batch, so that
-rolling and sealing may go on beneath it. What is missing is never stepped over in silence: lost
-offsets come as a Gap, damaged ones as Corruption.
+rolling and sealing may go on beneath it. A segment that is evicted while somebody looks at it is no
+error: the look is taken again, and finds the gap. What is missing is never stepped over in silence:
+lost offsets come as a Gap, damaged ones as Corruption.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +33,7 @@ from esker.storage.marks import Marks
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment
 
+T = TypeVar("T")
 Gaps = Literal["raise", "yield", "skip"]
 Consistency = Literal["eventual", "strong"]
 BATCH_BYTES: Final = 1 << 20
@@ -101,8 +103,25 @@ def resolve(view: View, position: Position) -> int:
     raise AssertionError(position)
 
 
+def _steadily(view: View, look: Callable[[], T]) -> T:
+    """Look at the segments of a view; again, if one of them was taken away meanwhile."""
+    while True:
+        segments = view.segments
+        try:
+            return look()
+        except StorageError:
+            if isinstance(view, Follower):
+                view.refresh()
+            if view.segments is segments:
+                raise
+
+
 def find_back(view: View, records: int) -> int:
     """The offset so many records before the end; neither gaps nor what is deleted counts."""
+    return _steadily(view, lambda: _find_back(view, records))
+
+
+def _find_back(view: View, records: int) -> int:
     offset = view.visible
     for segment in reversed(view.segments):
         if records <= 0:
@@ -127,6 +146,10 @@ def _back(marks: Marks, first: int, stop: int, records: int) -> int:
 
 def find_time(view: View, timestamp: int) -> int:
     """The first offset whose record is at or after a time; the end when there is none."""
+    return _steadily(view, lambda: _find_time(view, timestamp))
+
+
+def _find_time(view: View, timestamp: int) -> int:
     segments = view.segments
     # header i+1 knows the largest timestamp before it, so this is a binary search on headers
     least = max(0, bisect_right(segments, view.earliest, key=_base) - 1)  # those before are deleted
@@ -196,8 +219,15 @@ def read_batches(
                 first=offset, last=stop - 1, reason="missing records",
             )  # fmt: skip
         if at < 0:
+            if _deleted(view, offset):  # since we looked where the shard begins
+                continue
             first, reason = segments[0].base if segments else view.visible, "evicted"
-            header = _header(segments[0], offset, first) if segments else None
+            try:
+                header = _header(segments[0], offset, first) if segments else None
+            except StorageError:
+                if not _deleted(view, offset):
+                    raise
+                continue
             if header is not None and header.previous_end < first:
                 if offset < header.previous_end:  # evicted up to there; lost from there on
                     first = header.previous_end
@@ -230,14 +260,23 @@ def read_batches(
                     )  # fmt: skip
                 return  # published, but this list of segments is older: the next read sees it
             following = segments[at + 1]
-            reason = _reason(segment, following)
+            try:
+                reason = _reason(segment, following)
+            except StorageError:
+                if not _deleted(view, offset):
+                    raise
+                continue
             yield from _gap(view, offset, min(following.base, stop) - 1, reason, gaps, whole)
             offset = following.base
             continue
         if before is not None and before is not segment:
-            _check_chain(before, segment)
-            if isinstance(before, SealedSegment):
-                forget_pages(before.data())
+            try:
+                _check_chain(before, segment)
+                if isinstance(before, SealedSegment):
+                    forget_pages(before.data())
+            except StorageError:  # `before` may be gone, too: the next one is not held against it
+                before = None
+                continue
         if going_on and at + 1 < len(segments) and view.context.options.background:
             view.context.ahead.want(segment, segments[at + 1])
         before, going_on, behind = segment, True, segment.base + rows
@@ -308,11 +347,13 @@ def read_one(view: View, offset: int) -> Record | None:
         return None
     segment = segments[at]
     row = offset - segment.base
-    if row >= segment.rows:
-        return None
     try:
+        if row >= segment.rows:
+            return None
         columns, place = segment.at(row)
-    except ColdUnavailable as problem:
+    except StorageError as problem:
+        if _deleted(view, offset):
+            return None
         _tell_whose(problem, view)
         raise
     except Corruption:
@@ -324,6 +365,10 @@ def read_one(view: View, offset: int) -> Record | None:
 
 def count_records(view: View, first: int, end: int) -> int:
     """How many records are in [first, end), no gap and nothing deleted; reads no records."""
+    return _steadily(view, lambda: _count_records(view, first, end))
+
+
+def _count_records(view: View, first: int, end: int) -> int:
     first, marks, total = max(first, view.earliest), view.marks, 0
     for segment in view.segments[max(0, bisect_right(view.segments, first, key=_base) - 1) :]:
         if segment.base >= end:
