@@ -23,7 +23,7 @@ from esker.storage.memory import MemoryFiles
 from esker.testing import Monitor
 from tests import fsck
 from tests.helpers import FORTY, HandClock, dealt_with
-from tests.suites import Suite, Tallies, summary
+from tests.suites import SCALE, Suite, Tallies, summary
 
 settings.register_profile("esker", deadline=None)  # a test is never failed by a busy machine
 settings.load_profile("esker")
@@ -162,6 +162,27 @@ DAMAGING = {  # tests that leave a store damaged, because damage is what they ar
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: leaves a store that fsck must find fault with")
     config.addinivalue_line("markers", "directory(why): of the one suite, for a directory alone")
+    config.pluginmanager.register(Told(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A part of a suite has as much to do as the scale says: it is given time for that."""
+    for item in items:
+        if item.get_closest_marker("suite") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600 * max(1, SCALE)))
+
+
+class Told:
+    """Names a failure when it happens: the run is long, and whoever waits wants to know."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(f"{report.when} failed: {report.nodeid}")
 
 
 def pytest_collection_finish() -> None:
