@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import re
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +330,17 @@ def raised(call: Callable[[], Any]) -> BaseException | None:
     except Exception as problem:
         return problem
     return None
+
+
+def lasting_port() -> int:
+    """A port for a server that comes and goes: none that the kernel gives to whoever connects.
+
+    Such a one might be taken while its server is dead, by the very client that looks for it.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(100):
+        port = random.randrange(max(1024, lowest - 12_000), lowest)
+        with socket.socket() as made, suppress(OSError):
+            made.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")

@@ -17,9 +17,9 @@ def test_it_has_every_verb_of_the_blocking_one() -> None:
     def verbs(kind: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
 
-    not_awaited = {"append_nowait", "options", "ready", "shards", "shard_of", "tail"}
+    not_awaited = {"append_nowait", "ready", "tail"}
     assert verbs(esker.Topic) - verbs(esker.AsyncTopic) == not_awaited
-    assert verbs(esker.Store) - verbs(esker.AsyncStore) == {"tick", "stage", "attach", "attached"}
+    assert verbs(esker.Store) - verbs(esker.AsyncStore) == {"tick", "stage"}
 
 
 def test_append_read_and_slices_work_as_they_do_without_asyncio(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import esker
-from esker.engine import store as engine
+from esker.engine import identity
 from esker.engine.intake import fnv1a
 from esker.format.counters import WORD
 from tests.helpers import PATIENCE, Threads, child, snapshot, wait_until
@@ -179,8 +179,8 @@ def test_a_store_that_another_process_has_made_since_one_looked_is_opened(
         looks.append(root)
         return None if len(looks) == 1 else original(files, root)
 
-    original = engine.storage.load_identity
-    monkeypatch.setattr(engine.storage, "load_identity", late)
+    original = identity.storage.load_identity
+    monkeypatch.setattr(identity.storage, "load_identity", late)
     with esker.open(tmp_path / "data") as store:
         assert [record.value for record in store["t"].read()] == [b"x"]
 

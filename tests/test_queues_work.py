@@ -205,7 +205,7 @@ def test_an_interrupted_process_gives_back_what_nobody_has_begun(tmp_path: Path)
     queue.put_many([b"%d" % n for n in range(9)])
     def handler(job):
         sys.stdout.write("began\\n")
-        time.sleep(0.3)
+        time.sleep(3)
     try:
         queue.process(handler, workers=2)
     except KeyboardInterrupt:

@@ -666,26 +666,27 @@ def test_a_task_planned_before_a_rewriting_reads_all_of_its_span(
     still: esker.Store, clock: HandClock
 ) -> None:
     plan = pytest.importorskip("esker.spark.plan")
-    rows = pytest.importorskip("esker.spark.rows")
+    local = pytest.importorskip("esker.spark.local")
     topic = still.create("t", segment_records=200)
     fill(topic, clock, 900, most)
     still.tick()
     topic.delete(tag="gone")
     wanted = [r.offset for r in topic.read()]
     try:
-        view = plan.reading(still.path)["t"]._view(0)
-        span = plan.Span("t", topic._existing().id, 0, 0, 900)
-        tasks = plan.divide([(span, view)], parts=5)
+        place = local.Directory(still.path)
+        seen = place.look("t", ())
+        span = plan.Span("t", seen.id, 0, 0, 900)
+        tasks = plan.divide([(span, seen.views[0])], parts=5)
         topic.reclaim()
         found = []
         for task in tasks:
             for each in task:
-                for item in rows._whole(still.path, each):
+                for item in place.read(each):
                     assert not isinstance(item, esker.Gap), item
                     found += item.offsets.to_pylist()
         assert found == wanted
     finally:
-        plan.let_go()
+        local.let_go()
 
 
 # ---- the copy --------------------------------------------------------------------------------

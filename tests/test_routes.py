@@ -590,7 +590,7 @@ def test_the_command_line_and_jobs_do_not_run_routes(tmp_path: Path) -> None:
     with esker.open(tmp_path / "data", background=False) as store:
         orders(store)
         store.route("orders", "copies")
-    assert main(["append", str(tmp_path / "data"), "orders", "x"]) == 0
+    assert main(["append", "orders", "x", "--data", str(tmp_path / "data")]) == 0
     with esker.open(tmp_path / "data", mode="r") as store:
         assert store.routes()[0].records == 11
 

@@ -392,7 +392,7 @@ def test_a_damaged_segment_here_is_taken_from_the_cold_store_if_it_is_there(
 
 def test_the_commands_take_the_place(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hide(data)
-    assert main(["verify", str(data)]) == 1
+    assert main(["verify", str(data), "-o", "table"]) == 1
     said = capsys.readouterr().out
     assert "unreached: topic 't' shard 0" in said
     assert "4 errors" in said

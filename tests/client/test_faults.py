@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import socket
 from typing import Any
 
 import msgspec
@@ -10,7 +11,8 @@ import pytest
 
 import esker
 from esker import errors
-from esker.client import faults
+from esker.client import faults, pool
+from esker.client.address import parse
 from esker.server.faults import STATUS, Fault, encode, fault_of
 
 URL = "http://127.0.0.1:4117"
@@ -91,3 +93,16 @@ def test_a_gap_over_the_wire_is_the_gap() -> None:
     assert isinstance(found, esker.DataGap)
     assert found.gap == GAP
     assert msgspec.to_builtins(found.gap) == msgspec.to_builtins(GAP)
+
+
+def test_a_connection_to_oneself_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody listens, the kernel may give a client that very port to call from."""
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    made.connect(made.getsockname())
+    port = made.getsockname()[1]
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: made)
+    connection = pool._Connection(parse(f"http://127.0.0.1:{port}"), None)
+    with pytest.raises(ConnectionRefusedError, match="nobody listens"):
+        connection.connect()
+    assert made.fileno() == -1

@@ -194,6 +194,7 @@ def test_ten_million_records_are_a_few_hundred_to_the_page(fast: str, visit: Ope
             "performance.getEntriesByType('resource').reduce((sum, e) => sum + e.transferSize, 0)"
         )
         assert 0 < loaded < 3_000_000
+        page.close()  # before its server ends
 
 
 def test_a_filter_is_applied_to_what_is_there_and_to_what_comes(house: House, visit: Open) -> None:
@@ -517,6 +518,7 @@ def test_logging_in_with_a_key_and_what_it_may_not(tmp_path: Path, visit: Open) 
             assert reader[17:] not in url
             assert full[17:] not in url
         assert page.evaluate("Object.values(localStorage).join()").count("esk_") == 0
+        page.close()  # before its server ends
         house.client.close()
 
 
@@ -540,6 +542,7 @@ def test_a_read_only_server_shows_and_offers_no_change(tmp_path: Path, visit: Op
                 assert page.get_by_role("button", name=name, exact=True).count() == 0, (place, name)
         page.goto(f"{server.url}/#/queues/q")
         expect(page.get_by_role("region", name="Ready")).to_contain_text("a")
+        page.close()
 
 
 # ---- hostile content -------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import esker
-from tests.helpers import PATIENCE, Child, child, wait_until
+from tests.helpers import PATIENCE, Child, child, lasting_port, wait_until
 from tests.server.crowd import (
     QUEUE,
     TOPICS,
@@ -41,12 +40,6 @@ from tests.suites import SEED, Tallies, scaled
 Found = dict[tuple[str, int], list[tuple[int, str]]]
 
 
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
-
-
 def start(nursery: Child) -> int:
     nursery.say("start")
     pid = int(nursery.line())
@@ -59,7 +52,7 @@ def start(nursery: Child) -> int:
 @pytest.mark.timeout(900)
 def test_what_a_killed_server_acknowledged_is_there_once(tmp_path: Path, tally: Tallies) -> None:
     suite = tally("server kills")
-    dice, port = random.Random(SEED), free_port()
+    dice, port = random.Random(SEED), lasting_port()
     quiet, over, ledger = threading.Event(), threading.Event(), Ledger()
     with esker.open(tmp_path / "data") as store:
         for name, shards in TOPICS.items():

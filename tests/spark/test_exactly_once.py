@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ import pytest
 import esker
 from esker.engine import attach
 from esker.spark import plan
-from tests.helpers import Child, HandClock, Threads, child, wait_until
+from tests.helpers import Child, HandClock, Threads, child, lasting_port, wait_until
 from tests.spark.copying import Copier, Process, digest, disorder, feed, staging
 from tests.suites import SEED, Tallies, scaled
 
@@ -176,8 +175,7 @@ class Nursery:
 
 @contextmanager
 def nursery(root: Path) -> Iterator[Nursery]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = lasting_port()
     code = "from tests.server.nursery import main; main()"
     with child(code, root, port, root.with_name("server.log")) as program:
         made = Nursery(program, f"http://127.0.0.1:{port}")

@@ -14,6 +14,7 @@ A redirect is not followed: a key goes where the URL says and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import select
 import socket
@@ -72,6 +73,10 @@ class _Connection(http.client.HTTPConnection):
             self.sock.connect(self._address.unix)
             return
         super().connect()
+        # Where nobody listens on this machine, the kernel may give us that very port to call from.
+        if self.sock.getsockname() == self.sock.getpeername():
+            self.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there")
         if self._context is not None:
             self.sock = self._context.wrap_socket(self.sock, server_hostname=self._address.host)
 

@@ -27,7 +27,7 @@ from esker.format.segment import HEADER_SIZE, misplaced
 from esker.format.state import Losses, State
 from esker.storage import marks, scan
 from esker.storage.counters import Counters, Published
-from esker.storage.files import join, size_of
+from esker.storage.files import join, size_if_there
 from esker.storage.log import LogSegment, open_log
 from esker.storage.marks import Marks
 from esker.storage.sealed import SealedSegment
@@ -35,6 +35,7 @@ from esker.storage.segment import Segment
 from esker.storage.state import StateFile
 
 ATTEMPTS = 50
+LOOKS = 3  # of them, before what was seen last has to do
 PAUSE_SECONDS = 0.001
 _PAUSE: Final = threading.Event()  # never set: waiting for it is a pause
 
@@ -81,15 +82,16 @@ class Follower:
         """Look what is there now; returns `visible`."""
         with self._lock:
             counters = self._page()
-            for _ in range(ATTEMPTS):
+            for attempt in range(ATTEMPTS):
                 if counters is None or not (self._alive() and self._same_boot(counters)):
                     break
                 published = counters.published()
                 if published is not None:
                     self._follow(published)
                     return self.visible
-                if isinstance(self._seen, Published):  # it is publishing: the next look sees more
-                    return self.visible
+                # It is publishing, which is a matter of microseconds; unless it is held up there.
+                if isinstance(self._seen, Published) and attempt >= LOOKS:
+                    return self.visible  # the next look sees more
                 _PAUSE.wait(PAUSE_SECONDS)
             self._inspect()
             return self.visible
@@ -302,7 +304,7 @@ class Follower:
         for name in found:
             if not name.sealed:
                 log = join(self.folder, names.segment(*name[:2], sealed=False))
-                sizes.append(size_of(files, log))
+                sizes.append(size_if_there(files, log))  # it may be sealed in this moment
         fingerprint = (tuple(found), tuple(sizes), self._hint())
         if fingerprint == self._seen:
             return

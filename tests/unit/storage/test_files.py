@@ -638,3 +638,17 @@ def test_pages_of_a_mapping_are_let_go_and_come_back(tmp_path: Path) -> None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         forget_pages(mapped)
         assert mapped[4999] == ord("x")
+
+
+def test_the_room_that_is_left_is_known_where_there_is_a_disk(tmp_path: Path) -> None:
+    left = door_module.free_bytes(str(tmp_path))
+    assert left is not None
+    assert left > 0
+    assert door_module.free_bytes(str(tmp_path / "nowhere")) is None
+
+
+def test_a_file_gets_a_second_name_or_it_is_said_that_it_cannot(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"x")
+    assert door_module.link_file(str(tmp_path / "one"), str(tmp_path / "two"))
+    assert (tmp_path / "two").samefile(tmp_path / "one")
+    assert not door_module.link_file(str(tmp_path / "one"), str(tmp_path / "two"))
