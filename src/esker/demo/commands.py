@@ -13,7 +13,7 @@ from esker.storage.files import absolute
 # What it is for, and the command: {esker} is how it was called, {data} is the store.
 NEXT: Final = (
     ("what is in there", "{esker} report --data {data}"),
-    ("the last three orders", "{esker} read " + ORDERS + " -s -3 --data {data}"),
+    ("the last three orders of each shard", "{esker} read " + ORDERS + " -s -3 --data {data}"),
     ("the mail that nobody could send", "{esker} queue dead ls " + EMAILS + " --data {data}"),
     ("a record of your own", '{esker} append hello "a first record" --data {data}'),
     ("check every byte", "{esker} verify --data {data}"),
