@@ -3,8 +3,9 @@
     python -m tests.server.nursery ROOT PORT ERRORS       reads lines: start
 
 For every line it forks a process, which has everything imported already, and prints its pid. That
-one serves the store on the port and prints "ready" when it takes calls. It counts its requests from
-`LIVES` times its own number on, so that every answer tells which server gave it.
+one serves the store on the port and prints "ready" when it takes calls, or what it died of. It
+counts its requests from `LIVES` times its own number on, so that every answer tells which server
+gave it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def main() -> None:
             server = Server(root, Settings(port=port, streams=1_000))
             server.app.requests = life * LIVES
             uvloop.run(server.run(lambda _: print("ready", flush=True)))
-        except BaseException:
+        except BaseException as problem:
             traceback.print_exc()
+            print(repr(problem), flush=True)  # who waits for "ready" would wait for ever
         os._exit(1)

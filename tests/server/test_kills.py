@@ -43,7 +43,8 @@ Found = dict[tuple[str, int], list[tuple[int, str]]]
 def start(nursery: Child) -> int:
     nursery.say("start")
     pid = int(nursery.line())
-    assert nursery.line() == "ready"
+    told = nursery.line()
+    assert told == "ready", told
     return pid
 
 

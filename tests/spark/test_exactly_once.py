@@ -166,11 +166,14 @@ class Nursery:
     def start(self) -> None:
         self._program.say("start")
         self._pid = int(self._program.line())
-        assert self._program.line() == "ready"
+        told = self._program.line()
+        assert told == "ready", told
 
     def kill(self) -> None:
+        """SIGKILL, and wait until it is gone: until then the kernel keeps its port."""
         os.kill(self._pid, signal.SIGKILL)
         self.kills += 1
+        wait_until(lambda: not Path("/proc", str(self._pid)).exists(), "the server's end")
 
 
 @contextmanager
