@@ -1081,19 +1081,20 @@ def tried(what: str, text: str) -> bool:
     return what in text or text.strip() in what
 
 
+COVERED = [name for name in sorted(HEALTHY) if not name.endswith(("counters", "lock"))]
+
+
 @pytest.mark.parametrize(
     ("files", "name"),
     [
-        *((HEALTHY, name) for name in sorted(HEALTHY)),
+        *((HEALTHY, name) for name in COVERED),
         (ERASED, T + "deletions-00000001"),
         *((MOVED, name) for name in sorted(MOVED) if ".seg" in name),
     ],
-    ids=[*sorted(HEALTHY), "deletions", *(name for name in sorted(MOVED) if ".seg" in name)],
+    ids=[*COVERED, "deletions", *(name for name in sorted(MOVED) if ".seg" in name)],
 )
 def test_no_flipped_bit_goes_unnoticed(files: Files, name: str) -> None:
     """Every byte of a store counts, but for lock files, counts, and what a slot was before."""
-    if name.endswith(("counters", "lock")):
-        pytest.skip("nothing covers counts and locks")
     chance = random.Random(name)
     data = files[name]
     for at in chance.sample(range(len(data)), min(len(data), 150)):
