@@ -2,7 +2,7 @@
 # make demo     see it work: a shop that is killed while it sells, Spark included, in about a minute
 # make check    lint, format, types, architecture: seconds
 # make test     check, then the whole suite: less than half an hour on two cores
-# make test-fast  a small part of the states that the suites explore, no mutants, no Spark: for daily work
+# make test-fast  a small part of the states that the suites explore, no mutants, no Spark, no browser: for daily work
 # make torture  only the suites that explore, twenty times as far, from a fresh seed: hours
 # make browser  a Chromium for tests of the console, if there is none (Debian, as root); test does so itself
 # make bench    compare with LMDB, RocksDB and SQLite on this machine
@@ -65,10 +65,10 @@ check: setup
 	@echo "check: ruff"
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ." >&2; exit 1; }
-	@echo "check: mypy"
-	@$(BIN)/mypy --no-error-summary
-	@echo "check: architecture"
-	@$(BIN)/python -m pytest -q --no-header tests/test_tidy.py
+	@echo "check: mypy, and the architecture beside it"
+	@$(BIN)/mypy --no-error-summary & types=$$!; \
+		$(BIN)/python -m pytest -q --no-header tests/test_tidy.py; architecture=$$?; \
+		wait $$types && exit $$architecture
 
 # Tests of the console need a Chromium. Where it can be had without asking, it is.
 browser:
@@ -88,7 +88,7 @@ test: check browser
 test-fast: check
 	@echo "test: the suite without Spark, suites that explore at 3 %, on $(WORKERS) workers"
 	@ESKER_SCALE=0.03 $(BIN)/python -m pytest -q --no-header -n $(WORKERS) \
-		-m "not slow" --ignore tests/zoo --ignore tests/spark $(TESTS)
+		-m "not slow" --ignore tests/zoo --ignore tests/spark --ignore tests/test_tidy.py $(TESTS)
 
 torture: setup
 	@echo "torture: suites that explore, at $(SCALE) times, seed $(SEED), on $(WORKERS) workers"

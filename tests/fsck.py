@@ -100,6 +100,7 @@ Gap = namedtuple("Gap", "first last reason")
 Problem = namedtuple("Problem", "path position what")
 Shard = namedtuple("Shard", "records gaps end")
 NAME = {kind: re.compile(text) for kind, text in NAMES.items()}
+SEEN: dict[Any, Any] = {}  # what was said of shards, see `shard_once`
 
 
 @lru_cache(8192)
@@ -146,7 +147,10 @@ class Judge:
         self.cursors: dict[tuple[int, int, str], int] = {}  # of groups: topic, shard, name
         self.store = b""
         self.named: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in NAMES}
+        self.below: dict[str, list[tuple[str, bytes]]] = {}  # paths and bytes, by folder
+        self.fetched = False  # whether something was asked of a cold store
         for path in files:
+            self.below.setdefault(path.rpartition("/")[0], []).append((path, files[path]))
             kind, numbers = parsed(path)
             if kind == "stranger" or (files[path] is LINK and kind != "quarantine"):
                 self.problem(path, 0, "a stranger, or a link")
@@ -201,9 +205,10 @@ class Judge:
         for kind in ("segment", "state", "counters"):
             for topic, shard, *rest in self.named[kind]:
                 shards.setdefault((topic, shard), []).append((*rest,))
+        catalogs = tuple(self.files[path] for *_, path in sorted(self.named["catalog"]))
         for key in sorted({*shards, *redo}):
             names = [name for name in shards.get(key, ()) if len(name) > 1]
-            self.shard(*key, names, redo.get(key, []))
+            self.shard_once(catalogs, *key, names, redo.get(key, []))
         for writer, sequence, path in sorted(self.named["commit"]):
             found = self.parse(commit, path)
             if found:
@@ -257,6 +262,28 @@ class Judge:
         return redo
 
     # -- one shard
+
+    def shard_once(
+        self, catalogs: tuple[bytes, ...], topic: int, shard: int, names: list[Any], redo: list[Any]
+    ) -> None:
+        """`shard`, or what it said of the very same bytes: most images differ in one shard."""
+        below = tuple(self.below.get(f"topics/{topic:08d}/{shard:04d}", ()))
+        how = (self.clean, self.pages, self.store, topic in self.topics)
+        key = (how, catalogs, topic, shard, below, tuple(redo))
+        known = SEEN.get(key)
+        if known is None:
+            outer = self.problems, self.torn, self.shards, self.fetched
+            self.problems, self.torn, self.shards, self.fetched = [], [], {}, False
+            self.shard(topic, shard, names, redo)
+            known = (self.problems, self.torn, self.shards)
+            if not self.fetched:  # bytes that lie elsewhere are not a part of the key
+                if len(SEEN) > 2000:
+                    SEEN.clear()
+                SEEN[key] = known
+            self.problems, self.torn, self.shards, self.fetched = outer
+        self.problems += known[0]
+        self.torn += known[1]
+        self.shards |= known[2]
 
     def shard(self, topic: int, shard: int, names: list[Any], redo: list[Any]) -> None:
         where = f"topics/{topic:08d}/{shard:04d}"
@@ -425,6 +452,7 @@ class Judge:
             size = len(data)
             try:
                 told = place(data)
+                self.fetched |= told is not None
                 whole = self.fetch(told["root"], told["key"]) if told else None
                 if kind == "seg" and whole is not None:
                     found, link, flaws = moved(data, whole)

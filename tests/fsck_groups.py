@@ -28,12 +28,12 @@ def offsets(
         slot = data[128 * number + 128 :][:128]
         name, terms = slot[:48], []
         words = unpack("<10Q", slot[48:])
+        if not words[1] and not words[3]:
+            continue
         for base, head_word in (words[:2], words[2:4]):
             check = xxh3(name + pack("<QQ", base, head_word >> 32), seed ^ number)
             if head_word and head_word & 0xFFFFFFFF == check & 0xFFFFFFFF:
                 terms.append((head_word >> 44, base))
-        if not words[1] and not words[3]:
-            continue
         if not terms:
             flaws.append((128 * number + 128, "a slot without a whole term"))
             continue

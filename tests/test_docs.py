@@ -99,6 +99,7 @@ def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
     assert site["theme"]["font"] is False, "fonts would be loaded from elsewhere"
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_all_its_links_and_anchors_lead_somewhere(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "src").symlink_to(ROOT / "src")

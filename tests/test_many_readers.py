@@ -30,12 +30,13 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 READERS = 8
 SECONDS = 60.0 * min(1.0, SCALE) if SCALE < 1 else 60.0
 COMMON = """
-    import json, random, select, sys, time, zlib
+    import functools, json, random, select, sys, time, zlib
     import esker
 
     path, seed = sys.argv[1], int(sys.argv[2])
     chance = random.Random(seed)
 
+    @functools.lru_cache(8192)  # readers come to most of them many times
     def value(offset):
         body = b"%d/" % offset + b"." * (offset * 37 % 251)
         return body + b"/%08x" % zlib.crc32(body)

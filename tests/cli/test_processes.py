@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -149,3 +150,19 @@ def test_to_import_esker_is_not_to_import_pandas() -> None:
     code = "import sys, esker, esker.engine.store; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout == "False\n"
+
+
+def test_a_few_records_are_written_and_read_without_pandas(tmp_path: Path) -> None:
+    code = textwrap.dedent(f"""
+        import sys, esker
+        for word in (b"once", b"again"):
+            with esker.open({str(tmp_path / "data")!r}) as store:
+                store["t"].append(word)
+                store["t"].append_many([b"one", esker.Record(b"two", key=b"k", tag="x")])
+                store["t"].append(word, wait=True)
+                read = [record.value for record in store["t"]]
+                assert len(list(store["t"].batches())) > 0
+        print(len(read), "pandas" in sys.modules)
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "8 False\n"

@@ -19,6 +19,8 @@ from esker.server.run import serving
 from esker.server.settings import Settings
 from tests.console.conftest import House, Visit
 
+pytestmark = pytest.mark.slow  # a browser, for seconds each
+
 Open = Callable[..., Visit]
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 expect.set_options(timeout=30_000)

@@ -15,7 +15,7 @@ from typing import Any
 import esker
 from esker.engine import rewriting
 from esker.testing import ManualClock, SimulatedDisk
-from tests.crash.ledger import Ledger
+from tests.crash.ledger import Ledger, Reader
 
 ROOT = "/store"
 SIZES = (0, 1, 40, 200, 511, 512, 513, 900)
@@ -55,6 +55,7 @@ class Driver:
         self.random = random.Random(f"driver {seed}")
         self.serial = 0
         self.store: esker.Store | None = None
+        self.reader: Reader | None = None  # how to read a topic, if not anew each time
 
     def open(self) -> esker.Store:
         self.store = esker.open(ROOT, files=self.disk, clock=self.clock, **OPTIONS)
@@ -203,8 +204,7 @@ class Driver:
         self.ledger.synced()
         store = self.open()
         assert store.recovery.clean, str(store.recovery)
-        self.ledger.check(store, "kill")
-        self.ledger.settle(store)
+        self.ledger.settle(store, self.ledger.check(store, "kill", self.reader))
 
     def close(self) -> None:
         self._store.close()

@@ -272,11 +272,19 @@ class Ledger:
                 page.batches = [batch for batch in page.batches if batch != gone]
             page.doubt = []
 
-    def settle(self, store: esker.Store) -> None:
-        """What a store shows after it was opened is durable from then on."""
+    def settle(self, store: esker.Store, seen: Outcome | None = None) -> None:
+        """What a store shows after it was opened is durable from then on.
+
+        `seen` is what was read of it since then, should that be at hand.
+        """
         self.pages = {n: p for n, p in self.pages.items() if n in store or not p.dropping}
         there = [page for page in self.pages.values() if page.name in store]
-        found = {p.name: read(store, p.name) for p in there if p.durability != "ephemeral"}
+        read_already = seen.found if seen is not None else {}
+        found = {
+            p.name: read_already.get(p.name) or read(store, p.name)
+            for p in there
+            if p.durability != "ephemeral"
+        }
         self.together = []
         for page in self.pages.values():  # nothing above has changed the ledger, should it fail
             page.pending, page.doubt, page.maybe, page.written, page.durable = [], [], [], [], 0
@@ -294,9 +302,11 @@ class Ledger:
 
     # -- the checks --
 
-    def check(self, store: esker.Store, death: Death) -> None:
-        """Compare a store, just opened after a death, with every promise."""
-        self.judge(look_at(store), death, reported=False)  # who knows who recovered it before
+    def check(self, store: esker.Store, death: Death, reader: Reader | None = None) -> Outcome:
+        """Compare a store, just opened after a death, with every promise; returns what it holds."""
+        outcome = look_at(store, reader)
+        self.judge(outcome, death, reported=False)  # who knows who recovered it before
+        return outcome
 
     def judge(self, outcome: Outcome, death: Death, *, reported: bool = True) -> None:
         """Compare what a store held, just opened after a death, with every promise.

@@ -128,8 +128,7 @@ class RealDriver(Driver):
         if isinstance(self.ledger, Telling):
             self.ledger.reopened()
         else:
-            self.ledger.check(store, "kill")
-            self.ledger.settle(store)
+            self.ledger.settle(store, self.ledger.check(store, "kill"))
 
 
 # ---- dying by its own hand -------------------------------------------------------------------
@@ -303,8 +302,7 @@ class Nursery:
         self.serial += 1000
         driver.serial = self.serial
         store = driver.open()
-        self.ledger.check(store, "kill")
-        self.ledger.settle(store)
+        self.ledger.settle(store, self.ledger.check(store, "kill"))
         self.told["looks"] += 1
         self.told["records"] += sum(len(page.settled) for page in self.ledger.pages.values())
         self.told["findings"] += len(store.recovery.findings)

@@ -82,8 +82,7 @@ class Saga:
     def open(self, driver: Driver) -> None:
         self.disk.heal()
         store = driver.open()
-        self.ledger.check(store, self.worst)
-        self.ledger.settle(store)
+        self.ledger.settle(store, self.ledger.check(store, self.worst))
         self.worst = "kill"
         self.states += 1
 

@@ -164,8 +164,8 @@ def survives(driver: Driver, fates: Sequence[Fate] = (LOST, KEPT)) -> None:
         after = Driver(driver.disk.crash(fate), driver.ledger)
         after.ledger.check(after.open(), "power")
         after.abandon()
-    driver.ledger.check(driver.open(), "kill")  # on the same disk: its locks must be free
-    driver.ledger.settle(driver._store)
+    found = driver.ledger.check(driver.open(), "kill")  # on the same disk: its locks must be free
+    driver.ledger.settle(driver._store, found)
     for name, page in driver.ledger.pages.items():
         if page.created:
             driver.wait(name)

@@ -130,6 +130,7 @@ async def matrix(folder: Path) -> tuple[int, list[str]]:
     return count, wrong
 
 
+@pytest.mark.slow
 def test_every_route_refuses_every_key_that_lacks_something(tmp_path: Path) -> None:
     count, wrong = asyncio.run(matrix(tmp_path))
     assert wrong == []
@@ -374,6 +375,7 @@ async def walked(folder: Path, strings: list[str]) -> tuple[int, list[str]]:
     return count, wrong
 
 
+@pytest.mark.slow
 def test_a_name_is_never_a_path(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "sentinel").write_text("as it was")

@@ -21,6 +21,7 @@ below a few dozen a call into Arrow costs more than the records do.
 
 from __future__ import annotations
 
+import array as arrays
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -184,6 +185,23 @@ def _few_optional(column: list[bytes | None]) -> list[bytes]:
         data,
         _PAD[len(data) & 7],
     ]
+
+
+def few_values(values: Sequence[bytes]) -> Any:
+    """A binary array of a few values.
+
+    `pa.array` does the same. It takes twice as long for a handful, and the first time it imports
+    pandas where there is one, which takes longer than opening and reading a small store.
+    """
+    ends = pa.py_buffer(arrays.array("i", accumulate(map(len, values), initial=0)))
+    data = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(_BINARY, len(values), [None, ends, data])
+
+
+def few_numbers(numbers: Sequence[int]) -> Any:
+    """The same for 64-bit integers."""
+    data = pa.py_buffer(arrays.array("q", numbers))
+    return pa.Array.from_buffers(_INT64, len(numbers), [None, data])
 
 
 def to_columns(values: Sequence[bytes], extras: Mapping[int, Extra], now_us: int) -> Columns:

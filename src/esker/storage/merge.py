@@ -22,8 +22,6 @@ from esker.format.frame import Header
 from esker.options import SEGMENT_BYTES_MAX
 
 _FEW: Final = 32
-_BINARY: Final = pa.binary()
-_INT64: Final = pa.int64()
 
 
 def decode(header: Header, body: Any, path: str, position: int) -> Columns:
@@ -51,8 +49,8 @@ def merge(frames: Iterable[tuple[int, Header, Any]], path: str) -> Columns:
         if not values:
             return
         same = stamps[0] == stamps[-1] and len(set(stamps)) == 1
-        array = pa.array(values, _BINARY)
-        chunks.append(Columns(array, stamps[0] if same else pa.array(stamps, _INT64)))
+        times = stamps[0] if same else cols.few_numbers(stamps)
+        chunks.append(Columns(cols.few_values(values), times))
         values.clear()
         stamps.clear()
 

@@ -141,7 +141,6 @@ def find_frame(window: Window, salt: int, start: int) -> int | None:
                 header = frame.decode_header(window.at(at, frame.HEADER_SIZE), 0, at, salt)
                 if isinstance(header, Header):
                     return at
-                piece = bytes(window.at(position, _WINDOW))  # the window may have moved
             found = piece.find(frame.MAGIC, found + 1)
         if position + len(piece) >= window.size:
             return None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from esker.errors import FormatTooNew
 from esker.format import names
 from esker.format import state as fmt
 from esker.format.state import State
 from esker.storage.files import File, Files, join, parent
+
+
+@lru_cache(1024)
+def _slot(data: bytes) -> State | str:
+    """`decode_slot`, remembered: opening looks at the same slots a few times."""
+    return fmt.decode_slot(data)
 
 
 class StateFile:
@@ -30,7 +38,7 @@ class StateFile:
             page = file.read(0, fmt.FILE_SIZE)
         finally:
             file.close()
-        slots = [fmt.decode_slot(page[at : at + fmt.SLOT_SIZE]) for at in fmt.SLOT_POSITIONS]
+        slots = [_slot(page[at : at + fmt.SLOT_SIZE]) for at in fmt.SLOT_POSITIONS]
         newer = [slot for slot in slots if isinstance(slot, str) and slot.startswith("version")]
         if newer:
             raise FormatTooNew(f"{self._path} was written by a later Esker ({newer[0]})")

@@ -236,6 +236,7 @@ class SimulatedDisk:
         there = files[to]
         position = size * chance.randrange(-(-len(there.durable) // size))
         there.durable = _poked(there.durable, position, data[: len(there.durable) - position])
+        inode.apart = there.apart = True
         return path, at, to, position
 
     # ---- around every call ---------------------------------------------------------------

@@ -37,7 +37,7 @@ class Change(NamedTuple):
 class Inode:
     """A file, apart from its names."""
 
-    __slots__ = ("_digest", "cache", "durable", "page", "pending", "replaced", "sector")
+    __slots__ = ("_digest", "apart", "cache", "durable", "page", "pending", "replaced", "sector")
 
     def __init__(self, durable: bytes = b"", sector: int = 512) -> None:
         self.durable = durable
@@ -46,6 +46,7 @@ class Inode:
         self.page: memoryview[int] | None = None  # set while mapped as a page of words
         self.sector = sector  # bytes that the platter takes as a whole
         self.replaced = durable  # what the last sync replaced on the platter
+        self.apart = False  # whether the platter lacks what the cache shows and no sync will bring
         self._digest: tuple[bytes, bytes] | None = None
 
     def _own(self) -> bytearray:
@@ -94,7 +95,10 @@ class Inode:
             self.replaced, self.durable, self.pending = self.durable, bytes(self.cache), []
         elif self.pending:
             self.replaced = self.durable
-            self.durable = _applied(self.durable, self.pending, self.sector)
+            if self.apart:
+                self.durable = _applied(self.durable, self.pending, self.sector)
+            else:
+                self.durable = bytes(self.cache)
             self.pending = []
 
     def fail_sync(self, *, reverts: bool) -> None:
@@ -105,6 +109,7 @@ class Inode:
             self._own()[:] = self.durable
             self.pending = []
         elif self.pending:
+            self.apart = True
             self.pending = [Change(next(_time), self.pending[-1].size, {})]
 
     def killed(self) -> Inode:
@@ -116,6 +121,7 @@ class Inode:
         after.cache = cache
         after.pending = list(self.pending)
         after.replaced = self.replaced
+        after.apart = self.apart or self.page is not None  # stores to a mapping were no changes
         after._digest = self._digest
         return after
 

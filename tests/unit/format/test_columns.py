@@ -30,6 +30,13 @@ Row = tuple[bytes, Extra | None]
 ROWS = st.lists(st.tuples(st.binary(max_size=20), st.none() | EXTRA), min_size=1, max_size=30)
 
 
+@given(st.lists(st.binary(max_size=20), max_size=40), st.lists(STAMPS, max_size=40))
+def test_arrays_of_a_few_are_those_that_arrow_makes(values: list[bytes], stamps: list[int]) -> None:
+    assert cols.few_values(values).equals(pa.array(values, pa.binary()))
+    assert cols.few_numbers(stamps).equals(pa.array(stamps, pa.int64()))
+    cols.few_values(values).validate(full=True)
+
+
 def encoded(rows: list[Row]) -> Body:
     extras = {n: extra for n, (_, extra) in enumerate(rows) if extra is not None}
     return cols.from_lists([value for value, _ in rows], extras, NOW)

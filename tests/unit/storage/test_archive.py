@@ -146,6 +146,7 @@ def changes() -> int:
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_a_run_that_is_killed_at_any_call_goes_on_from_there() -> None:
     for call in range(1, changes() + 1):
         files = disk()
@@ -198,6 +199,7 @@ def test_a_power_cut_at_any_call_costs_nothing_that_was_committed() -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.slow
 def test_what_somebody_made_who_died_is_made_durable_before_it_is_relied_on() -> None:
     """A manifest or a directory whose own directory was not synced: the power may take it back."""
     files = disk()
