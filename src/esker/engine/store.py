@@ -170,7 +170,10 @@ class Store(StoreVerbs):
         with self._lock:
             altering.alter(self, name, options)
             self._follow_catalog()
-            return self[name]
+            topic = self[name]
+            if is_evicting(topic.options):
+                self._context.background.retain_soon()
+            return topic
 
     def _follow_catalog(self) -> None:
         """Let handles have the options that the catalog has."""
