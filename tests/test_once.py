@@ -556,6 +556,7 @@ def test_a_retry_waits_for_the_first_try_that_is_under_way(
 def test_nobody_comes_between_looking_and_writing(
     store: esker.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """B45: to look for a key and to append under it are one step."""
     import threading
 
     topic = store["t"]

@@ -78,6 +78,7 @@ def test_a_lease_that_ran_out_is_handed_out_again_before_what_is_fresh(
 
 
 def test_a_stale_token_never_acts(queue: Queue, clock: HandClock) -> None:
+    """B40: who held a job once settles no later delivery of it."""
     queue.put(b"a")
     (slow,) = queue.claim(1, lease=1)
     clock.forward(2)
@@ -98,7 +99,7 @@ def test_a_stale_token_never_acts(queue: Queue, clock: HandClock) -> None:
 def test_a_second_delivery_that_is_given_back_leaves_the_first_its_job(
     queue: Queue, clock: HandClock
 ) -> None:
-    """Nobody but who holds a job can have it taken off the queue, whatever he does with it."""
+    """B42: nobody but who holds a job can have it taken off the queue, whatever he does with it."""
     queue.put(b"a")
     (slow,) = queue.claim()
     clock.forward(31)
@@ -155,6 +156,7 @@ def test_a_nacked_job_rests_for_as_long_as_was_said(queue: Queue, clock: HandClo
 
 
 def test_a_released_job_is_ready_at_once_and_the_delivery_does_not_count(queue: Queue) -> None:
+    """B43: nobody waits for the end of a lease that was given back."""
     queue.put(b"a")
     (job,) = queue.claim()
     job.release()
@@ -165,6 +167,7 @@ def test_a_released_job_is_ready_at_once_and_the_delivery_does_not_count(queue: 
 def test_a_jump_of_the_wall_clock_neither_expires_nor_revives_a_lease(
     queue: Queue, clock: HandClock
 ) -> None:
+    """B44: leases go by a clock that nobody sets."""
     queue.put_many([b"a", b"b"])
     held, rests = queue.claim(2, lease=60)
     rests.nack(delay=60)
@@ -334,6 +337,7 @@ def test_dead_letters_are_copied_once_and_say_where_they_come_from(
 def test_a_dead_letter_that_could_not_be_copied_is_copied_later(
     still: esker.Store, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """B46: a job whose copy failed is neither lost nor stuck."""
     queue = still.queue("jobs", max_deliveries=1, dead_letter="jobs.dead")
     queue.put(b"a")
     (job,) = queue.claim()

@@ -71,6 +71,7 @@ def test_a_put_reaches_a_claim_that_waits_in_another_process_within_ten_millisec
 
 
 def test_the_jobs_of_a_killed_worker_can_be_claimed_at_once(tmp_path: Path) -> None:
+    """B43: they do not wait until the lease of the dead has run out."""
     with esker.open(tmp_path / "data") as store:
         queue = store.queue("jobs", lease="1h")
         queue.put_many([b"a", b"b"])

@@ -105,6 +105,7 @@ def test_leases_are_renewed_for_as_long_as_a_handler_runs(store: esker.Store) ->
 def test_a_renewal_that_fails_stops_the_work(
     store: esker.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """B41: a handler whose lease cannot be renewed does not go on as if it were."""
     queue = queue_of(store, b"a")
 
     def fails(*_: object) -> None:

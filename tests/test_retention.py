@@ -12,6 +12,7 @@ import pytest
 import esker
 from esker.engine import floor, reader
 from esker.engine.committer import Ticket
+from esker.storage.files import RealFiles
 from esker.testing import CORNERS, Crash, Fate, Fault, ManualClock, SimulatedDisk
 from tests.helpers import HandClock, Threads, wait_until
 
@@ -280,6 +281,97 @@ def test_one_that_only_opens_the_store_does_it_too(tmp_path: Path, monkeypatch: 
         fill(store, store.create("t", segment_records=10, ttl="200ms").name, 3)
     with esker.open(tmp_path / "data") as store:
         wait_until(lambda: store["t"].earliest() == 30, "the age")
+
+
+def test_a_cap_that_is_altered_holds_at_once_and_not_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esker.engine.background.RETAIN_LOOK", 3600.0)
+    with esker.open(tmp_path / "data", background=False) as store:
+        fill(store, store.create("t", segment_records=10).name, 5)
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append(b"x", wait=True)
+        wait_until(lambda: store._context.background._next_retain > 0, "the look at its opening")
+        store.alter("t", cap_records=20)
+        wait_until(lambda: store["t"].earliest() == 30, "the cap")
+
+
+class Order(RealFiles):
+    """Notes which segments are unlinked, and when there is a rest."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.notes: list[str | float] = []
+        monkeypatch.setattr("esker.engine.background.time.sleep", self.notes.append)
+
+    def unlink(self, path: str) -> None:
+        if path.endswith(".seg"):
+            self.notes.append(path)
+        super().unlink(path)
+
+    @property
+    def paths(self) -> list[str]:
+        return [note for note in self.notes if isinstance(note, str)]
+
+    @property
+    def rests(self) -> list[float]:
+        return [note for note in self.notes if isinstance(note, float)]
+
+
+def forty_segments(root: Path, clock: HandClock) -> None:
+    with esker.open(root, background=False, clock=clock) as store:
+        fill(store, store.create("t", segment_records=10).name, 41)
+
+
+def test_files_go_the_oldest_first_a_few_at_a_time_and_with_rests_between(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who appends meanwhile is to be alone for most of the time."""
+    forty_segments(tmp_path / "data", clock)
+    files = Order(monkeypatch)
+    with esker.open(tmp_path / "data", files=files, clock=clock) as store:
+        store.pause_maintenance()  # which leaves it to us
+        store.alter("t", cap_records=10)
+        store._context.background.paused = False
+        store.retain()
+        assert len(files.paths) == 40
+        assert files.paths == sorted(files.paths)
+        run = 0
+        for note in files.notes:
+            run = run + 1 if isinstance(note, str) else 0
+            assert run <= floor.TOGETHER
+        assert sum(files.rests) == pytest.approx(40 * floor.PACE, rel=0.3)
+        assert 1000 * floor.PACE < 1, "a thousand segments in a second"
+
+
+def test_nobody_rests_who_works_by_hand_or_is_waited_for(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, background in (("by-hand", False), ("paused", True)):
+        forty_segments(tmp_path / name, clock)
+        files = Order(monkeypatch)
+        with esker.open(tmp_path / name, files=files, clock=clock, background=background) as store:
+            store.pause_maintenance()
+            store.alter("t", cap_records=10)
+            store.retain()
+            assert len(files.paths) == 40
+            assert files.rests == []
+
+
+def test_a_file_that_cannot_be_unlinked_keeps_no_other_from_going(tmp_path: Path) -> None:
+    disk = SimulatedDisk(1)
+    with esker.open("/store", files=disk, background=False) as store:
+        topic = fill(store, store.create("t", segment_records=10).name, 41)
+        store.alter("t", cap_records=10)
+        disk.fail(Fault("EIO", calls=frozenset({"unlink"}), inside=".seg"))
+        [gone] = store.retain()
+        assert (gone.segments, topic.earliest()) == (40, 400)
+        assert topic.counters()["retention_errors"] == 1
+        folder = store._context.shards[0].folder
+        assert sum(name.endswith(".seg") for name in disk.list(folder)) == 1
+    with esker.open("/store", files=disk, background=False) as store:
+        store["t"].append(b"x", wait=True)
+        assert not [name for name in disk.list(folder) if name.endswith(".seg")]
+        assert store["t"].earliest() == 400
 
 
 @pytest.mark.parametrize("blind", [False, True])

@@ -24,6 +24,14 @@ RUNNER = """
     sys.stdin.read()
     store.close()
 """
+# Makes a route, and is gone.
+DEFINER = """
+    import sys
+    import esker
+    with esker.open(sys.argv[1]) as store:
+        store.route("orders", "copies")
+    print("made", flush=True)
+"""
 WANTED = "json.n >= 0"
 
 
@@ -100,6 +108,22 @@ def test_the_process_that_writes_the_destination_runs_the_route(tmp_path: Path) 
             wait_until(lambda: len(copied(store)) == 109)
             status = store.routes()[0]
             assert runner.pid not in status.pids or store.routes()[0].forwarded == 100
+
+
+def test_a_process_that_was_there_before_the_first_route_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes the destination, so nobody else can; and it never asks for routes."""
+    monkeypatch.setattr("esker.engine.background.RETAIN_LOOK", 0.05)
+    root = tmp_path / "s"
+    with esker.open(root) as store:
+        store.create("orders", shards=2)
+        store.create("copies", shards=2, durability="fsync")
+        store["copies"].append_many([esker.Record(b'{"n": -1}', key=b"%d" % n) for n in range(9)])
+        append(store, 0, 100)
+        with child(DEFINER, root) as definer:
+            assert definer.line() == "made"
+        wait_until(lambda: len(copied(store)) == 109)
 
 
 def test_a_route_that_is_deleted_stops_in_every_process(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import esker
@@ -143,6 +144,27 @@ def test_a_record_without_a_key_goes_to_a_shard_that_is_free(
         assert busy.value.pid == os.getpid()
         with esker.open(root) as three, pytest.raises(esker.WriterBusy):
             three["t"].append(b"none is free, and there are more processes than shards", wait=True)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["records", "arrow"])
+def test_a_batch_of_keys_takes_the_shards_of_its_keys_and_no_other(
+    tmp_path: Path, many: bool
+) -> None:
+    root = tmp_path / "data"
+    with esker.open(root) as one, esker.open(root) as two:
+        one.create("t", shards=3).append(b"one", key=key_of(0, 3), wait=True)
+        key = key_of(2, 3)
+        for _ in range(3):
+            if many:
+                table = pa.table({"value": [b"a", b"b"], "key": [key.encode()] * 2})
+                found = two["t"].append_arrow(table)
+            else:
+                found = two["t"].append_many(
+                    [esker.Record(b"a", key=key), esker.Record(b"b", key=key)]
+                )
+            assert found.shard == 2
+        assert [shard.writing for shard in two["t"]._shards] == [False, False, True]
+        one["t"].append(b"nobody has it", key=key_of(1, 3), wait=True)
 
 
 def test_a_process_that_is_alone_takes_all_shards_in_turn(tmp_path: Path) -> None:

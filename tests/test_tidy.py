@@ -82,6 +82,7 @@ DOORS: dict[str, dict[str, str]] = {
         **_CLOCK_ONLY,
         FILES: "file times",
         # A module of the engine's shell that must sleep or time itself goes here, with its reason.
+        "engine/background.py": "rests between unlinks that nobody waits for",
         "engine/committer.py": "the leader of a round sleeps in slices while it waits for company",
         "engine/tail.py": "a tail of another process's writer looks every two milliseconds",
         "cli/top.py": "sleeps between two looks",

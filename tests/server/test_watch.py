@@ -252,7 +252,7 @@ def test_who_saw_nothing_yet_comes_back_to_the_same_place(client: Client, watch:
 def test_resuming_again_and_again_under_writes_leaves_nothing_out_and_repeats_nothing(
     server: Server, client: Client
 ) -> None:
-    """Over three topics, with connections cut at any point of any event."""
+    """B49: over three topics, with connections cut at any point of any event."""
     names, each = ("a", "b", "c"), 400
     client.call("PUT", "/v1/topics/c", {"shards": 2})
     for name in names:

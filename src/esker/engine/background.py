@@ -15,6 +15,7 @@ pause, or closing, can come.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -134,6 +135,14 @@ class Background:
     def resting(self) -> bool:
         """Whether no other piece may be begun."""
         return self.paused or self._stop
+
+    def rest(self, seconds: float) -> None:
+        """Let others run for a moment, in the midst of a piece; not if somebody waits for its end.
+
+        Nor without threads: who does everything by hand has nobody beside him.
+        """
+        if seconds > 0 and self._context.options.background and not self.resting():
+            time.sleep(seconds)  # an event would cost those others more
 
     def pause(self) -> None:
         """Begin no other piece; returns when those that were begun are done."""

@@ -8,10 +8,15 @@ from below is told of a Gap with its exact bounds. So the state page holds one b
 Both go the same way. The page says where the shard begins now, synced; then readers see it; then
 the segments wholly below are taken off the list; then their files go, the oldest first. A crash
 between any two of these leaves files that nobody needs, and the next one to write unlinks them.
+
+Files go at a pace where nobody waits for them to go. Each unlink gives the interpreter away and
+asks for it again, so that many in a row are felt by whoever appends meanwhile: some go together,
+then there is a rest in which he is alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
     from esker.engine.shard import Shard
 
 MANY: Final = 16  # segments: one look at the directory costs less than one for each
+AT_A_TIME: Final = 64  # segments whose names are made, and which are unmapped, at a time
+TOGETHER: Final = 4  # segments that go between two rests
+PACE: Final = 0.0008  # seconds for each, on average, if the disk is not slower than that
 
 
 def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
@@ -64,19 +72,47 @@ def _indexes(shard: Shard) -> set[str] | None:
     return None
 
 
-def unlink(shard: Shard, gone: list[SealedSegment]) -> int:
-    """Unlink what was taken off the list, the oldest first; returns the bytes. Needs no lock."""
-    there = _indexes(shard) if len(gone) >= MANY else None
+def _without_indexes(shard: Shard, gone: list[SealedSegment], there: set[str] | None) -> list[str]:
+    """Unlink the indexes of their tags; returns the files of those that have none any more."""
+    paths = []
     for segment in gone:
-        shard.maps.drop(segment.path)
         index = tags.path_of(segment)
         try:
             if shard.files.kind(index) if there is None else index in there:
                 shard.maps.drop(index)
                 shard.files.unlink(index)
-            shard.files.unlink(segment.path)
+        except StorageError:  # both go another time
+            shard._count("retention_errors")
+        else:
+            paths.append(segment.path)
+            shard.maps.drop(segment.path)
+    return paths
+
+
+def _unlink_all(shard: Shard, paths: Iterable[str]) -> None:
+    """Nothing but that: whatever is done between two of them, who appends may have to wait for."""
+    left, unlink = iter(paths), shard.files.unlink
+    while True:
+        try:
+            for path in left:
+                unlink(path)
+            return
         except StorageError:  # it is gone all the same; its file goes another time
             shard._count("retention_errors")
+
+
+def unlink(shard: Shard, gone: list[SealedSegment], *, paced: bool = False) -> int:
+    """Unlink what was taken off the list, the oldest first; returns the bytes. Needs no lock."""
+    there = _indexes(shard) if len(gone) >= MANY else None
+    clock = shard.context.clock
+    due = clock.monotonic()
+    for first in range(0, len(gone), AT_A_TIME):
+        paths = _without_indexes(shard, gone[first : first + AT_A_TIME], there)
+        for start in range(0, len(paths), TOGETHER):
+            _unlink_all(shard, paths[start : start + TOGETHER])
+            due += TOGETHER * PACE
+            if paced and len(gone) > TOGETHER:
+                shard.context.background.rest(min(due - clock.monotonic(), TOGETHER * PACE))
     reclaimed = sum(segment.size for segment in gone)
     if any(segment.local_size < segment.size for segment in gone):
         shard.orphaned = True

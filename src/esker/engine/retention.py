@@ -226,7 +226,7 @@ def _evict(
         gone = floor.take_forgotten(shard)
         shard._count("records_deleted", found.records)
         shard._count("retention_runs")
-    floor.unlink(shard, gone)
+    floor.unlink(shard, gone, paced=True)
     if shard.counters is not None:
         shard.counters.set("last_retention_ns", now * 1000)
         shard.counters.add("retention_ns", int((clock.monotonic() - started) * 1e9))

@@ -170,7 +170,10 @@ class Store(StoreVerbs):
         with self._lock:
             altering.alter(self, name, options)
             self._follow_catalog()
-            return self[name]
+            topic = self[name]
+            if is_evicting(topic.options):
+                self._context.background.retain_soon()
+            return topic
 
     def _follow_catalog(self) -> None:
         """Let handles have the options that the catalog has."""
@@ -183,6 +186,15 @@ class Store(StoreVerbs):
         tell_bounds(self._context, self._catalog.catalog.topics)
         self._context.background.move_soon()
         give_back_all(self)
+        self._take_part_in_routes()
+
+    def _take_part_in_routes(self) -> None:
+        """Run routes, if there are any, also those that another process has made meanwhile."""
+        context = self._context
+        if context.read_only or not context.options.routes:
+            return
+        if context.files.kind(join(context.root, names.ROUTES)):
+            OPENERS["run_routes"]()(self)
 
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a topic and everything in it, for good; what was buffered goes with it.
@@ -560,8 +572,7 @@ def open_store(
     tell_bounds(context, catalog.catalog.topics)
     for finding in opened.recovery.findings:
         LOG.warning("%s", finding)
-    if mode == "rw" and checked.routes and files.kind(join(root, names.ROUTES)):
-        OPENERS["run_routes"]()(opened)
+    opened._take_part_in_routes()
     return opened
 
 

@@ -395,7 +395,8 @@ class Writing(Handle):
         if count == 1:
             bodies = [body for part in columns for body in encode_arrow(part)]
             return _told(self._append_bodies(self._shards[0], bodies, wait, now, atomic))
-        turn = self._shard_for(None).number
+        keyless = any(part.keys is None or part.keys.null_count for part in columns)
+        turn = self._shard_for(None).number if keyless else 0  # no shard is taken for nobody
         bodies_of: dict[int, list[Body]] = {}
         for part in columns:
             for number, rows in intake.by_shard(part, count, turn):

@@ -350,7 +350,10 @@ class RealFiles:
         self._do(lambda: os.rename(old, new), "rename", old)
 
     def unlink(self, path: str) -> None:
-        self._do(lambda: os.unlink(path), "delete", path)
+        try:
+            os.unlink(path)
+        except OSError as problem:
+            raise told(problem, "delete", path) from problem
 
     def make_dir(self, path: str) -> None:
         """Make a directory; no complaint when it is there."""
