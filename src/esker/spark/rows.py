@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from esker.engine.batch import TIMESTAMP, Batch
 from esker.engine.context import LOG
-from esker.errors import DataLoss, EskerError, InvalidRecord
+from esker.errors import DataLoss
 from esker.format.columns import timestamp_array
 from esker.records import Gap
 from esker.spark import origins, worker
 from esker.spark.local import BATCH_BYTES
 from esker.spark.origin import NOBODY, Access, Span
+from esker.spark.values import Objects, texts
 
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
 NARROW_BYTES: Final = 512 << 10  # rows of a few bytes travel by the
@@ -52,6 +52,7 @@ class Task:
         self.bad_value = bad_value
         self.tags = tags  # of which one must match; None: all records
         self.gaps: tuple[Gap, ...] = ()  # known when it was planned, and to be told here
+        self._objects: Objects | None = None  # made where the rows are
 
     def rows(self, schema: Any) -> Iterator[Any]:
         """The rows as record batches of an Arrow schema."""
@@ -124,17 +125,13 @@ class Task:
         return found if found.type == kind else found.cast(kind)
 
     def _values(self, batch: Batch, kind: Any) -> Any:
-        values = batch.columns.values
         if self.value_format == "binary":
-            return values
-        if self.value_format == "json":
-            return parsed(batch, kind, self.bad_value)
-        try:
-            text = values.view(pa.string())
-            text.validate(full=True)
-        except pa.ArrowInvalid:
-            return _texts(batch, self.bad_value)
-        return text
+            return batch.columns.values
+        if self.value_format == "string":
+            return texts(batch, self.bad_value)
+        if self._objects is None:
+            self._objects = Objects(kind, self.bad_value)
+        return self._objects.of(batch)
 
 
 # ---- nothing is missing ----------------------------------------------------------------------
@@ -199,72 +196,3 @@ def _together(batches: list[Any], schema: Any) -> Any:
     if len(batches) == 1:
         return batches[0]
     return pa.concat_batches(batches) if batches else schema.empty_table()
-
-
-# ---- values ----------------------------------------------------------------------------------
-
-
-def _texts(batch: Batch, bad_value: str) -> Any:
-    """Values as text, some of which are none."""
-    texts: list[str | None] = []
-    for row, value in enumerate(batch.values):
-        try:
-            texts.append(value.decode())
-        except UnicodeDecodeError as problem:
-            if bad_value == "fail":
-                raise _bad(batch, row, f"not UTF-8 ({problem})") from None
-            texts.append(None)
-    return pa.array(texts, pa.string())
-
-
-def parsed(batch: Batch, kind: Any, bad_value: str) -> Any:
-    """Values that are JSON objects, as a struct array. Arrow parses them where they lie."""
-    values = batch.columns.values
-    try:
-        found = _parse(values, kind)
-        if found is not None and len(found) == len(values):
-            return found
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-    pieces = []  # some value is not one object: find it, one by one
-    for row in range(len(values)):
-        one = values.slice(row, 1)
-        try:
-            piece = _parse(one, kind)
-            reason = "not exactly one JSON object" if piece is None or len(piece) != 1 else ""
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
-            reason = str(problem)
-        if not reason:
-            pieces.append(piece)
-        elif bad_value == "fail":
-            raise _bad(batch, row, reason)
-        else:
-            pieces.append(pa.nulls(1, kind))
-    return pa.concat_arrays(pieces)
-
-
-def _parse(values: Any, kind: Any) -> Any:
-    _, offsets, data = values.buffers()
-    bounds = memoryview(offsets).cast("i")
-    first, last = bounds[values.offset], bounds[values.offset + len(values)]
-    if first == last:
-        return None
-    fields = [kind.field(at) for at in range(kind.num_fields)]
-    found = pj.open_json(
-        pa.BufferReader(data.slice(first, last - first)),
-        read_options=pj.ReadOptions(use_threads=False, block_size=last - first + 16),
-        parse_options=pj.ParseOptions(
-            explicit_schema=pa.schema(fields),
-            newlines_in_values=True,
-            unexpected_field_behavior="ignore",
-        ),
-    ).read_next_batch()  # one block is one batch
-    arrays = [found.column(field.name) for field in fields]
-    return pa.StructArray.from_arrays(arrays, fields=fields)
-
-
-def _bad(batch: Batch, row: int, reason: str) -> EskerError:
-    return InvalidRecord(
-        f"the value at offset {batch.offsets[row].as_py()} of partition {batch.shard} is {reason}; "
-        "onBadValue=null makes it null"
-    )

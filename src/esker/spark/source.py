@@ -114,7 +114,10 @@ def local_path(path: str) -> str:
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     if "://" in path:
-        raise InvalidOption(f"{without_secrets(path)!r}: a store is a directory here")
+        raise InvalidOption(
+            f"{without_secrets(path)!r}: jobs, tables and archives of jobs take a store's "
+            'directory; spark.read.format("esker") and df.write.format("esker") take URLs as well'
+        )
     return absolute(path)
 
 
