@@ -335,6 +335,53 @@ def test_the_driver_dies_in_every_window_of_a_commit(
     suite.also.update({"segments left": len(staged(copy))})
 
 
+# The same over HTTP, where the server goes on with what it was told. The order matters: what the
+# driver did not live to hear of a commit it does again, and is told that it was done.
+OVER_HTTP: dict[str, tuple[int, Callable[[Disk], bool]]] = {
+    "a task has staged at the server": (3, lambda d: d.planned > d.committed and d.loose > 0),
+    "commit sent, not answered": (1, lambda d: d.committed > d.logged),
+    "the server has dropped a batch done again": (1, lambda d: d.committed > d.logged),
+    "commit returned": (1, lambda d: d.committed > d.logged),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_driver_dies_in_the_windows_of_a_commit_over_http(
+    tmp_path: Path, classes: Path
+) -> None:
+    data, checkpoint, deaths = (tmp_path / name for name in ("data", "checkpoint", "deaths"))
+    deaths.mkdir()
+    seen = []
+    with nursery(data) as server:
+        with esker.open(server.url) as store:
+            store.create("t", shards=2)
+        for turn, window in enumerate([*OVER_HTTP, ""]):
+            count, expected = OVER_HTTP.get(window, (0, None))
+            with esker.open(server.url) as store:
+                feed(store, 500 * turn, 500)
+            death = f"{window}|{count}|{deaths}" if window else ""
+            with Copier(
+                tmp_path, "local[1]", conf=SMALL_PIECES, death=death, cache=classes, fast=True
+            ) as copier:
+                copier.ready()
+                copier.say(
+                    "stream", data=server.url, copy=server.url, topic="s", checkpoint=checkpoint
+                )
+                if expected is None:
+                    assert copier.answer() == {"failures": 0}
+                    continue
+                line = copier.line()
+            assert line == "", f"{window}: was never hit"
+            assert (deaths / f"{window}.died").exists(), f"{window}: {copier.told()}"
+            wait_until(
+                lambda expected=expected: expected(Disk.of(data, checkpoint)), f"{window}: a disk"
+            )
+            seen.append(window)
+    assert seen == list(OVER_HTTP)
+    check_copy(data, data, "s")
+
+
 # ---- executors -----------------------------------------------------------------------------------
 
 

@@ -173,12 +173,10 @@ def test_over_tls_either_side_shows_who_it_is(spark: SparkSession, tmp_path: Pat
         known = {"tlsCa": str(authority.path), "tlsCert": crt, "tlsKey": key, "retries": "0"}
         write(spark, url, topic="t", **known)
         assert {row.value for row in load(spark, url, **known).collect()} == {b"0", b"1", b"2"}
-        for lacking, told in (("tlsCa", "certificate verify failed"), ("tlsCert", "TLS|tls|alert")):
-            fewer = {name: text for name, text in known.items() if name != lacking}
-            if lacking == "tlsCert":
-                del fewer["tlsKey"]
-            with pytest.raises(Exception, match=told):
-                load(spark, url, **fewer).collect()
+        with pytest.raises(Exception, match="certificate verify failed"):
+            load(spark, url, tlsCert=crt, tlsKey=key, retries="0").collect()
+        with pytest.raises(Exception, match="Unavailable"):  # the server hangs up
+            load(spark, url, tlsCa=str(authority.path), retries="0").collect()
 
 
 @pytest.mark.parametrize("place", ["http://host:4117", "s3://bucket/data", "kin+comet:///data"])

@@ -35,7 +35,8 @@ def by_the_parser(values: Any, kind: Any) -> Any:
 
 def both(values: Any, kind: Any = KIND) -> Any:
     """What shapes.py finds, which is what the parser finds, or nothing."""
-    found = shapes.columns(values, kind)
+    found, shape = shapes.columns(values, kind)
+    assert (shape is None) == (found is None)
     if found is not None:
         other = by_the_parser(values, kind)
         assert not isinstance(other, str), f"read what the parser refuses: {other}"
@@ -139,6 +140,19 @@ def test_names_come_once_and_types_are_those_that_are_wanted() -> None:
     when = pa.struct([("user", pa.timestamp("us", "UTC"))])
     assert both(binary(['{"user": "2026-11-15T10:00:00Z"}'] * FEW), when) is None
     assert both(binary([plain(1)] * (shapes.RECORDS_MIN - 1))) is None
+
+
+def test_the_shape_of_the_last_batch_is_tried_first_and_then_that_of_this_one() -> None:
+    short = binary(['{"id": 12345}'] * FEW)
+    long = binary([plain(n) for n in range(FEW)])
+    found, shape = shapes.columns(long, KIND)
+    for known, values in ((shape, long), (shape, short), (None, short)):
+        again, other = shapes.columns(values, KIND, known)
+        assert again.equals(both(values))
+        assert (other == shape) == (values is long)
+    assert found.equals(both(long))
+    odd = binary([plain(n) + "x" for n in range(FEW)])
+    assert shapes.columns(odd, KIND, shape) == (None, None)
 
 
 LETTERS = '"""{}[]:,, \\-.0123456789eEnulx\t\n\0é'

@@ -22,7 +22,9 @@ def batch(texts: list[bytes]) -> Batch:
 
 
 def read(texts: list[bytes], bad_value: str = "null") -> list[Any]:
-    return Objects(KIND, bad_value).of(batch(texts)).to_pylist()  # type: ignore[no-any-return]
+    given = batch(texts)
+    found = Objects(KIND, bad_value).of(given.columns.values, given.offsets, 0)
+    return found.to_pylist()  # type: ignore[no-any-return]
 
 
 def obj(n: int, s: str | None = None) -> dict[str, Any]:
@@ -75,11 +77,21 @@ def test_a_bad_value_among_thousands_is_found_by_halves(monkeypatch: pytest.Monk
 
 def test_shapes_are_not_looked_for_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
-    monkeypatch.setattr(shapes, "columns", lambda *given: looked.append(1))
+    monkeypatch.setattr(shapes, "columns", lambda *given: (looked.append(1), None))
     reader = Objects(KIND, "null")
     for _ in range(10):
-        reader.of(batch([b'{"n": 1}'] * 100))
+        reader.of(pa.array([b'{"n": 1}'] * 100), pa.array(range(100)), 0)
     assert len(looked) == values.TRIES
+
+
+def test_rows_without_a_value_stay_without() -> None:
+    given = pa.array([None, b'{"n": 1}', None, b"no", b'{"n": 2}', None], pa.binary())
+    offsets = pa.array(range(100, 106))
+    found = Objects(KIND, "null").of(given, offsets, 0)
+    assert found.to_pylist() == [None, obj(1), None, None, obj(2), None]
+    with pytest.raises(InvalidRecord, match="offset 103 of partition 7"):
+        Objects(KIND, "fail").of(given, offsets, 7)
+    assert Objects(KIND, "fail").of(given[:1], offsets[:1], 0).to_pylist() == [None]
 
 
 def test_text_is_checked() -> None:

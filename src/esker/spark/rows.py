@@ -31,6 +31,8 @@ from esker.spark.values import Objects, texts
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
 NARROW_BYTES: Final = 512 << 10  # rows of a few bytes travel by the
 NARROW_ROWS: Final = 65_536  # tens of thousands
+TOGETHER_BYTES: Final = 4 << 20  # of JSON that becomes columns in one go
+AT: Final = " offset"  # a column beside those that are asked for, to name a bad value by
 
 
 class Task:
@@ -52,15 +54,27 @@ class Task:
         self.bad_value = bad_value
         self.tags = tags  # of which one must match; None: all records
         self.gaps: tuple[Gap, ...] = ()  # known when it was planned, and to be told here
-        self._objects: Objects | None = None  # made where the rows are
 
     def rows(self, schema: Any) -> Iterator[Any]:
         """The rows as record batches of an Arrow schema."""
         worker.settle()
         for gap in self.gaps:
             yield from self._lost(gap, schema)
+        at = schema.get_field_index("value") if self.value_format == "json" else -1
         for span in self.spans:
-            yield from joined(self._batches(span, schema), schema)
+            if at < 0:
+                yield from joined(self._batches(span, schema), schema)
+            else:
+                yield from self._parsed(span, schema, at)
+
+    def _parsed(self, span: Span, schema: Any, at: int) -> Iterator[Any]:
+        """Rows with JSON: frames are joined as they are, and then their values become columns."""
+        raw = schema.set(at, pa.field("value", pa.binary())).append(pa.field(AT, pa.int64()))
+        objects = Objects(schema.field(at).type, self.bad_value)
+        for batch in joined(self._batches(span, raw), raw, TOGETHER_BYTES):
+            *columns, offsets = batch.columns
+            columns[at] = objects.of(columns[at], offsets, span.shard)
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _batches(self, span: Span, schema: Any) -> Iterator[Any]:
         for item in self._items(span):
@@ -99,8 +113,10 @@ class Task:
         columns, count = batch.columns, batch.columns.count
         match name:
             case "value":
-                return self._values(batch, kind)
-            case "offset":
+                if self.value_format == "string":
+                    return texts(batch, self.bad_value)
+                return columns.values  # JSON is made of it later: _parsed
+            case "offset" | " offset":
                 return batch.offsets
             case "timestamp":
                 return timestamp_array(columns).view(TIMESTAMP)
@@ -123,15 +139,6 @@ class Task:
         if found is None:
             return constant(None, kind, count)
         return found if found.type == kind else found.cast(kind)
-
-    def _values(self, batch: Batch, kind: Any) -> Any:
-        if self.value_format == "binary":
-            return batch.columns.values
-        if self.value_format == "string":
-            return texts(batch, self.bad_value)
-        if self._objects is None:
-            self._objects = Objects(kind, self.bad_value)
-        return self._objects.of(batch)
 
 
 # ---- nothing is missing ----------------------------------------------------------------------
@@ -177,7 +184,7 @@ def constant(value: Any, kind: Any, count: int) -> Any:
     return known.slice(0, count)
 
 
-def joined(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
+def joined(batches: Iterator[Any], schema: Any, enough: int = NARROW_BYTES) -> Iterator[Any]:
     """Small batches put together, large ones as they are."""
     waiting: list[Any] = []
     rows = size = 0
@@ -185,7 +192,7 @@ def joined(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if size >= (NARROW_BYTES if rows >= ROWS_MIN else BATCH_BYTES) or rows >= NARROW_ROWS:
+        if size >= (enough if rows >= ROWS_MIN else BATCH_BYTES) or rows >= NARROW_ROWS:
             yield _together(waiting, schema)
             waiting, rows, size = [], 0, 0
     if waiting:

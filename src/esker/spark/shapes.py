@@ -53,28 +53,43 @@ class Shape(NamedTuple):
     runs: list[bytes]
     slots: list[Slot]
 
+    @property
+    def marks(self) -> int:
+        """Quotation marks of a record."""
+        return sum(run.count(b'"') for run in self.runs)
 
-def columns(values: Any, kind: Any) -> Any:
-    """Values that are JSON objects of one shape as an array of structs; None if they are not."""
+
+def columns(values: Any, kind: Any, known: Shape | None = None) -> tuple[Any, Shape | None]:
+    """Values that are JSON objects of one shape as an array of structs; None if they are not.
+
+    And their shape, which the next ones most likely have: give it as `known`.
+    """
+    shape = known
+    if shape is None and (shape := shape_of(values[0].as_py())) is None:
+        return None, None
+    found = _columns(values, kind, shape)
+    if found is None and known is not None:
+        return columns(values, kind)
+    return found, None if found is None else shape
+
+
+def _columns(values: Any, kind: Any, shape: Shape) -> Any:
     count = len(values)
-    wanted = {kind.field(at).name: kind.field(at).type for at in range(kind.num_fields)}
-    if count < RECORDS_MIN or len(wanted) != kind.num_fields:
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    wanted = {field.name: field.type for field in fields}
+    if count < RECORDS_MIN or len(wanted) != len(fields):
         return None
     _, bounds, data = values.buffers()
     ends = np.frombuffer(bounds, np.int32, count + 1, values.offset * 4)
     data = data.slice(int(ends[0]), int(ends[-1] - ends[0]))
     ends = ends - ends[0]
     text = np.frombuffer(data, np.uint8)
-    first = text[: ends[1]].tobytes()
-    shape = shape_of(first)
-    if shape is None or np.diff(ends).min() < RECORD_MIN:
-        return None
-    if text.min() < SPACE or (text == BACKSLASH).any():
+    if np.diff(ends).min() < RECORD_MIN or text.min() < SPACE or (text == BACKSLASH).any():
         return None
     marks: Any = np.flatnonzero(text == QUOTE)
-    if len(marks) != count * first.count(b'"'):
+    if len(marks) != count * shape.marks:
         return None
-    marks = marks.reshape(count, -1)
+    marks = marks.reshape(count, shape.marks)
     if (marks[:, 0] < ends[:-1]).any() or (marks[:, -1] >= ends[1:]).any():
         return None
     begins = _begins(shape, marks, ends)
@@ -86,7 +101,6 @@ def columns(values: Any, kind: Any) -> Any:
         return None  # a number that is too large, or not of the type that is wanted
     if found is None:
         return None
-    fields = [kind.field(at) for at in range(kind.num_fields)]
     arrays = [
         found[field.name] if field.name in found else pa.nulls(count, field.type)
         for field in fields

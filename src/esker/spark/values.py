@@ -27,7 +27,7 @@ NOT_ONE: Final = "not exactly one JSON object"
 def texts(batch: Batch, bad_value: str) -> Any:
     """Values as text."""
     found = batch.columns.values.view(pa.string())
-    if _is_utf8(found):
+    if is_utf8(found):
         return found
     made: list[str | None] = []
     for row, value in enumerate(batch.values):
@@ -35,7 +35,8 @@ def texts(batch: Batch, bad_value: str) -> Any:
             made.append(value.decode())
         except UnicodeDecodeError as problem:
             if bad_value == "fail":
-                raise _bad(batch, row, f"not UTF-8 ({problem})") from None
+                offset = batch.offsets[row].as_py()
+                raise bad(offset, batch.shard, f"not UTF-8 ({problem})") from None
             made.append(None)
     return pa.array(made, pa.string())
 
@@ -46,22 +47,28 @@ class Objects:
     def __init__(self, kind: Any, bad_value: str) -> None:
         self._kind = kind
         self._bad_value = bad_value
+        self._shape: shapes.Shape | None = None  # of the last batch, and most likely of the next
         self._shapeless = 0
 
-    def of(self, batch: Batch) -> Any:
-        values = batch.columns.values
+    def of(self, values: Any, offsets: Any, shard: int) -> Any:
+        """One struct for each value. Offsets and shard are what a bad one is named by."""
+        if values.null_count:  # rows that stand for a gap
+            there = values.is_valid()
+            found = self.of(values.filter(there), offsets.filter(there), shard)
+            places = pc.subtract(pc.cumulative_sum(there.cast(pa.int64())), 1)
+            return found.take(pc.if_else(there, places, pa.scalar(None, pa.int64())))
         if not len(values):
             return pa.array([], self._kind)
-        if self._shapeless < TRIES and _is_utf8(values.view(pa.string())):
-            found = shapes.columns(values, self._kind)
+        if self._shapeless < TRIES and is_utf8(values.view(pa.string())):
+            found, self._shape = shapes.columns(values, self._kind, self._shape)
             self._shapeless = self._shapeless + 1 if found is None else 0
             if found is not None:
                 return found
         pieces: list[Any] = []
-        self._parse(batch, 0, values, pieces)
+        self._parse(values, offsets, shard, pieces)
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
-    def _parse(self, batch: Batch, row: int, values: Any, pieces: list[Any]) -> None:
+    def _parse(self, values: Any, offsets: Any, shard: int, pieces: list[Any]) -> None:
         try:
             pieces.append(parsed(values, self._kind))
             return
@@ -69,10 +76,10 @@ class Objects:
             reason = str(problem)
         if len(values) > 1:
             half = len(values) // 2
-            self._parse(batch, row, values.slice(0, half), pieces)
-            self._parse(batch, row + half, values.slice(half), pieces)
+            for part in (slice(None, half), slice(half, None)):
+                self._parse(values[part], offsets[part], shard, pieces)
         elif self._bad_value == "fail":
-            raise _bad(batch, row, reason)
+            raise bad(offsets[0].as_py(), shard, reason)
         else:
             pieces.append(pa.nulls(1, self._kind))
 
@@ -102,7 +109,7 @@ def parsed(values: Any, kind: Any) -> Any:
     return pa.StructArray.from_arrays(arrays, fields=fields)
 
 
-def _is_utf8(text: Any) -> bool:
+def is_utf8(text: Any) -> bool:
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
@@ -110,8 +117,9 @@ def _is_utf8(text: Any) -> bool:
     return True
 
 
-def _bad(batch: Batch, row: int, reason: str) -> EskerError:
+def bad(offset: int, shard: int, reason: str) -> EskerError:
+    """What a user is told of a value that is not what it should be."""
     return InvalidRecord(
-        f"the value at offset {batch.offsets[row].as_py()} of partition {batch.shard} is {reason}; "
+        f"the value at offset {offset} of partition {shard} is {reason}; "
         "onBadValue=null makes it null"
     )
