@@ -2,6 +2,8 @@
 
     python -m bench.spark              5 million records of 200 bytes; some minutes, 5 GB of disk
     python -m bench.spark --smoke      20,000: does it work?
+    python -m bench.spark --only JSON  lines with this in their names, and nothing else
+    python -m bench.spark --data DIR   keeps what it wrote there, and reads it the next time
 
 A record is a JSON object: numbers, a user, and a text of random words, which Parquet (snappy) makes
 a third shorter. Each query runs four times to warm up (the JVM compiles for that long, on the cores
@@ -60,12 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="a size at which nothing means much")
     parser.add_argument("--dir", type=Path, default=Path(), help="where to work")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", metavar="TEXT", help="lines with this in their names; no results")
+    parser.add_argument("--data", type=Path, help="what is read is kept here")
     options = parser.parse_args(arguments)
     options.dir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".bench-spark-", dir=options.dir.resolve()))
     try:
-        bench = Bench(folder, SMOKE_RECORDS if options.smoke else RECORDS)
-        lines = bench.run()
+        bench = Bench(folder, SMOKE_RECORDS if options.smoke else RECORDS, options.data)
+        lines = bench.run(options.only or "")
+        if options.only:
+            print(table(lines))
+            return 0
         floor = bench.floor()
         bench.say("more segments, more shards")
         scans = spark_scale.scans(bench.spark, folder, 10_000 if options.smoke else 1_000_000)
@@ -88,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def table(lines: list[Line], floor: float) -> str:
+def table(lines: list[Line], floor: float | None = None) -> str:
     head = f"{'operation':<52}{'esker':>8}{'parquet':>9}{'text':>8}{'ratio':>8}{'goal':>8}  met"
     rows = [head, "-" * len(head)]
     for line in lines:
@@ -98,6 +105,8 @@ def table(lines: list[Line], floor: float) -> str:
             f"{f'{text:.2f}' if text else '–':>8}{line.ratio:>8.2f}{f'≤ {line.goal}':>8}"
             f"  {'yes' if line.ratio <= line.goal else 'NO'}"
         )
+    if floor is None:
+        return "\n".join(rows)
     met = "yes" if floor <= 200 else "NO"
     name = "a micro-batch, source to sink, milliseconds"
     rows.append(f"{name:<52}{floor:>8.0f}{'≤ 200':>33}  {met}")
@@ -115,10 +124,11 @@ def _words() -> str:
 class Bench:
     """The data in three formats, and a session."""
 
-    def __init__(self, folder: Path, records: int) -> None:
+    def __init__(self, folder: Path, records: int, data: Path | None = None) -> None:
         self.folder = folder
         self.records = records
-        self.store = str(folder / "store")
+        self.data = (data or folder / "data").resolve()
+        self.store = str(self.data / "store")
         self.start = time.perf_counter()
         self.spark = esker.spark.session("bench", "local[2]", {"spark.driver.memory": "4g"})
         self.spark.sparkContext.setLogLevel("ERROR")
@@ -127,6 +137,12 @@ class Bench:
         print(f"{time.perf_counter() - self.start:6.1f} s  {text}", file=sys.stderr, flush=True)
 
     def prepare(self) -> None:
+        done = self.data / f"{self.records} records"  # written last
+        if done.exists():
+            return
+        if self.data.exists():
+            raise SystemExit(f"{self.data} is there, and not with {self.records:,} records")
+        self.data.mkdir(parents=True)
         self.say(f"writing {self.records:,} records")
         words = _words()
         with esker.open(self.store) as store:
@@ -148,11 +164,11 @@ class Bench:
                     history.append_arrow(piece.slice(at, share))
         self.say("the same as Parquet and as text, by Spark")
         rows = self.esker(columns="offset,timestamp,value")
-        rows.write.parquet(str(self.folder / "parquet"), compression="snappy")
-        rows.select("value").write.text(str(self.folder / "text"))
+        rows.write.parquet(str(self.data / "parquet"), compression="snappy")
+        rows.select("value").write.text(str(self.data / "text"))
 
-        done = jobs.archive(self.spark, self.store, "h")
-        self.say(str(done))
+        self.say(str(jobs.archive(self.spark, self.store, "h")))
+        done.touch()
 
     # -- the formats --
 
@@ -161,14 +177,14 @@ class Bench:
         return self.spark.read.format("esker").options(**options).load(self.store)
 
     def parquet(self) -> Any:
-        return self.spark.read.parquet(str(self.folder / "parquet"))
+        return self.spark.read.parquet(str(self.data / "parquet"))
 
     def text(self) -> Any:
-        return self.spark.read.text(str(self.folder / "text"))
+        return self.spark.read.text(str(self.data / "text"))
 
     # -- operations --
 
-    def run(self) -> list[Line]:
+    def run(self, only: str = "") -> list[Line]:
         self.prepare()
         few = self.records // 50
         low = f"timestamp_micros({T0 + self.records // 2 * STEP_US})"
@@ -246,7 +262,8 @@ class Bench:
                 1.5,
             ),
         ]  # fmt: skip
-        return [Line(name, self.timed(name, kinds), goal) for name, kinds, goal in operations]
+        chosen = [each for each in operations if only.lower() in each[0].lower()]
+        return [Line(name, self.timed(name, kinds), goal) for name, kinds, goal in chosen]
 
     def timed(self, name: str, kinds: dict[str, Callable[[], Any]]) -> dict[str, float]:
         """Medians; the formats take turns, and each is warmed up."""
@@ -280,7 +297,7 @@ class Bench:
             writer = rows.writeStream.format("esker").option("topic", "out")
         else:
             source = self.parquet()
-            rows = self.spark.readStream.schema(source.schema).parquet(str(self.folder / "parquet"))
+            rows = self.spark.readStream.schema(source.schema).parquet(str(self.data / "parquet"))
             writer = rows.select("value").writeStream.format("parquet")
         query = (
             writer.option("path", f"{out}/data").option("checkpointLocation", f"{out}/checkpoint")

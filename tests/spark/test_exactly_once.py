@@ -335,6 +335,60 @@ def test_the_driver_dies_in_every_window_of_a_commit(
     suite.also.update({"segments left": len(staged(copy))})
 
 
+# The same over HTTP, where the server goes on with what it was told. The order matters: what the
+# driver did not live to hear of a commit it does again, and is told that it was done.
+OVER_HTTP: dict[str, tuple[int, Callable[[Disk], bool]]] = {
+    "a task has staged at the server": (3, lambda d: d.planned > d.committed and d.loose > 0),
+    "commit sent, not answered": (1, lambda d: d.committed > d.logged),
+    "the server has dropped a batch done again": (1, lambda d: d.committed > d.logged),
+    "commit returned": (1, lambda d: d.committed > d.logged),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_driver_dies_in_the_windows_of_a_commit_over_http(
+    tmp_path: Path, classes: Path
+) -> None:
+    data, checkpoint, deaths = (tmp_path / name for name in ("data", "checkpoint", "deaths"))
+    deaths.mkdir()
+    starting: list[Copier] = []
+
+    def begin(window: str) -> None:
+        death = f"{window}|{OVER_HTTP[window][0]}|{deaths}" if window else ""
+        starting.append(
+            Copier(tmp_path, "local[1]", conf=SMALL_PIECES, death=death, cache=classes, fast=True)
+        )
+
+    def work(url: str) -> Copier:
+        copier = starting.pop(0).ready()
+        copier.say("stream", data=url, copy=url, topic="s", checkpoint=checkpoint)
+        return copier
+
+    order, fed = list(OVER_HTTP), 0
+    try:
+        begin(order[0])
+        with nursery(data) as server:
+            with esker.open(server.url) as store:
+                store.create("t", shards=2)
+            for window, following in zip(order, [*order[1:], ""], strict=True):
+                with esker.open(server.url) as store:
+                    fed = feed(store, fed, 500)
+                begin(following)  # while this one works: a JVM takes its time
+                with work(server.url) as copier:
+                    line = copier.line()
+                assert line == "", f"{window}: was never hit"
+                assert (deaths / f"{window}.died").exists(), f"{window}: {copier.told()}"
+                fits = OVER_HTTP[window][1]
+                wait_until(lambda fits=fits: fits(Disk.of(data, checkpoint)), f"{window}: a disk")
+            with work(server.url) as copier:
+                assert copier.answer() == {"failures": 0}
+    finally:
+        for copier in starting:
+            copier.kill()
+    check_copy(data, data, "s")
+
+
 # ---- executors -----------------------------------------------------------------------------------
 
 

@@ -63,3 +63,33 @@ def test_a_task_joins_the_frames_of_its_log(data: str) -> None:
     (batch,) = task.rows(schema)
     assert batch.column("offset").to_pylist() == list(range(10_000))
     assert batch.column("value").to_pylist() == [f"{n:06}" for n in range(10_000)]
+
+
+def test_json_of_many_frames_becomes_columns_in_one_go(tmp_path: Path) -> None:
+    """And is named by its offset, whether or not that is among the columns."""
+    path = str(tmp_path / "json")
+    with esker.open(path, background=False) as store:
+        for n in range(50):
+            store["t"].append_many([b'{"n": %d}' % (n * 100 + m) for m in range(100)])
+        store["t"].append(b"no")
+    number = plan.reading(path)["t"]._existing().id
+    kind = pa.struct([("n", pa.int64())])
+
+    def read(end: int, bad_value: str, *names: tuple[str, Any]) -> list[Any]:
+        task = Task(
+            path, [plan.Span("t", number, 0, 0, end)], columns=tuple(name for name, _ in names),
+            on_loss="fail", value_format="json", bad_value=bad_value, tags=None,
+        )  # fmt: skip
+        return list(task.rows(pa.schema(names)))
+
+    (batch,) = read(5_000, "fail", ("offset", pa.int64()), ("value", kind), ("topic", pa.string()))
+    assert batch.column("value").to_pylist() == [{"n": n} for n in range(5_000)]
+    assert batch.column("offset").to_pylist() == list(range(5_000))
+    assert batch.schema.names == ["offset", "value", "topic"]
+    (batch,) = read(5_001, "null", ("value", kind))
+    assert batch.column("value")[-2:].to_pylist() == [{"n": 4_999}, None]
+    with pytest.raises(esker.InvalidRecord, match="the value at offset 5000 of partition 0"):
+        read(5_001, "fail", ("value", kind))
+    (batch,) = read(5_001, "fail", ("offset", pa.int64()))  # values that are not asked for
+    assert batch.num_rows == 5_001
+    plan.let_go()

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 import esker
+import esker.spark
 from esker.server import keyfile
 from esker.server.run import serving
 from esker.server.settings import Settings
-from esker.spark import origins, plan
+from esker.spark import jobs, origins, plan
 from esker.spark.origin import Access, Span
 from esker.spark.rows import Task
 from esker.spark.wanted import wanted
+from tests.server.test_listen import Authority, secured
 from tests.spark.places import reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+SPEC = {"window": "1m", "metrics": {"n": "count"}}
 
 
 class Guarded(NamedTuple):
@@ -157,6 +162,42 @@ def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     given = {"url": "https://127.0.0.1:1", "subscribe": "t", "tlsCa": str(tmp_path / "none.pem")}
     with pytest.raises(esker.InvalidOption, match=r"TLS cannot be set up with .*none\.pem"):
         plan.spans(wanted(given, now_us=0, streaming=False))
+
+
+def test_over_tls_either_side_shows_who_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """A real handshake, by the process that plans, by the workers, and by what commits."""
+    authority = Authority(tmp_path, "authority")
+    crt, key = authority.issue("client")
+    with secured(tmp_path, authority, tls_ca=str(authority.path)) as server:
+        url = server.url.replace("127.0.0.1", "localhost")  # for which the certificate is
+        known = {"tlsCa": str(authority.path), "tlsCert": crt, "tlsKey": key, "retries": "0"}
+        write(spark, url, topic="t", **known)
+        assert {row.value for row in load(spark, url, **known).collect()} == {b"0", b"1", b"2"}
+        with pytest.raises(Exception, match="certificate verify failed"):
+            load(spark, url, tlsCert=crt, tlsKey=key, retries="0").collect()
+        with pytest.raises(Exception, match="Unavailable"):  # the server hangs up
+            load(spark, url, tlsCa=str(authority.path), retries="0").collect()
+
+
+@pytest.mark.parametrize("place", ["http://host:4117", "s3://bucket/data", "kin+comet:///data"])
+def test_what_takes_directories_only_says_so(place: str) -> None:
+    """Before anything is asked of Spark, which is not there."""
+    nothing: Any = None
+    calls: dict[str, Callable[[], Any]] = {
+        "table": lambda: esker.spark.table(nothing, place, "t"),
+        "archive": lambda: jobs.archive(nothing, place, "t"),
+        "scrub": lambda: jobs.scrub(nothing, place),
+        "replay": lambda: jobs.replay(nothing, place, "t", "u"),
+        "compact": lambda: jobs.compact(nothing, place, "t", "u"),
+        "aggregate": lambda: jobs.aggregate(nothing, place, "t", SPEC),
+        "export": lambda: jobs.export(nothing, place, "t", "out"),
+        "import": lambda: jobs.import_(nothing, "in", place, "t"),
+        "profile": lambda: jobs.profile(nothing, place, "t"),
+    }
+    assert set(calls) == {*jobs.JOBS, "table"}
+    for name, call in calls.items():
+        with pytest.raises(esker.InvalidOption, match="take a store's directory"):
+            pytest.fail(f"{name}: {call()}")
 
 
 def test_no_text_has_the_key(

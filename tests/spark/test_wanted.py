@@ -169,6 +169,7 @@ def test_limits_of_a_stream() -> None:
         ({"onDataLoss": "skip", "failOnDataLoss": "true"}, "do not agree"),
         ({"columns": "value,ofset"}, "did you mean 'offset'"),
         ({"columns": "gap"}, "with onDataLoss=gapRow only"),
+        ({"columns": "offset", "onDataLoss": "gapRow"}, "with onDataLoss=gapRow add gap to offset"),
         ({"valueFormat": "json"}, "valueFormat=json and valueSchema go together"),
         ({"valueSchema": "a INT"}, "valueFormat=json and valueSchema go together"),
         ({"valueFormat": "xml"}, "one of binary, string, json"),
@@ -179,6 +180,22 @@ def test_what_is_wrong_is_told(options: dict[str, str], told: str) -> None:
     with pytest.raises(esker.InvalidOption) as caught:
         asked(**options)
     assert told in str(caught.value)
+
+
+def test_a_schema_must_have_the_column_that_tells_of_gaps() -> None:
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from esker.spark.source import narrowed
+
+    def schema(*names: str) -> StructType:
+        return StructType([StructField(name, LongType()) for name in names])
+
+    assert narrowed(asked(), schema("offset")).columns == ("offset",)
+    for names in (("offset",), ALWAYS):
+        with pytest.raises(esker.InvalidOption, match="schema: with onDataLoss=gapRow add gap"):
+            narrowed(asked(onDataLoss="gapRow"), schema(*names))
+    whole = asked(onDataLoss="gapRow")
+    assert narrowed(whole, schema(*whole.columns)) == whole
 
 
 def test_a_store_and_topics_must_be_named() -> None:

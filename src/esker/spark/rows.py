@@ -17,20 +17,22 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from esker.engine.batch import TIMESTAMP, Batch
 from esker.engine.context import LOG
-from esker.errors import DataLoss, EskerError, InvalidRecord
+from esker.errors import DataLoss
 from esker.format.columns import timestamp_array
 from esker.records import Gap
 from esker.spark import origins, worker
 from esker.spark.local import BATCH_BYTES
 from esker.spark.origin import NOBODY, Access, Span
+from esker.spark.values import Objects, texts
 
 ROWS_MIN: Final = 4_096  # fewer rows cost more to hand over than they are worth
 NARROW_BYTES: Final = 512 << 10  # rows of a few bytes travel by the
 NARROW_ROWS: Final = 65_536  # tens of thousands
+TOGETHER_BYTES: Final = 4 << 20  # of JSON that becomes columns in one go
+AT: Final = " offset"  # a column beside those that are asked for, to name a bad value by
 
 
 class Task:
@@ -58,8 +60,21 @@ class Task:
         worker.settle()
         for gap in self.gaps:
             yield from self._lost(gap, schema)
+        at = schema.get_field_index("value") if self.value_format == "json" else -1
         for span in self.spans:
-            yield from joined(self._batches(span, schema), schema)
+            if at < 0:
+                yield from joined(self._batches(span, schema), schema)
+            else:
+                yield from self._parsed(span, schema, at)
+
+    def _parsed(self, span: Span, schema: Any, at: int) -> Iterator[Any]:
+        """Rows with JSON: frames are joined as they are, and then their values become columns."""
+        raw = schema.set(at, pa.field("value", pa.binary())).append(pa.field(AT, pa.int64()))
+        objects = Objects(schema.field(at).type, self.bad_value)
+        for batch in joined(self._batches(span, raw), raw, TOGETHER_BYTES):
+            *columns, offsets = batch.columns
+            columns[at] = objects.of(columns[at], offsets, span.shard)
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _batches(self, span: Span, schema: Any) -> Iterator[Any]:
         for item in self._items(span):
@@ -98,8 +113,10 @@ class Task:
         columns, count = batch.columns, batch.columns.count
         match name:
             case "value":
-                return self._values(batch, kind)
-            case "offset":
+                if self.value_format == "string":
+                    return texts(batch, self.bad_value)
+                return columns.values  # JSON is made of it later: _parsed
+            case "offset" | " offset":
                 return batch.offsets
             case "timestamp":
                 return timestamp_array(columns).view(TIMESTAMP)
@@ -122,19 +139,6 @@ class Task:
         if found is None:
             return constant(None, kind, count)
         return found if found.type == kind else found.cast(kind)
-
-    def _values(self, batch: Batch, kind: Any) -> Any:
-        values = batch.columns.values
-        if self.value_format == "binary":
-            return values
-        if self.value_format == "json":
-            return parsed(batch, kind, self.bad_value)
-        try:
-            text = values.view(pa.string())
-            text.validate(full=True)
-        except pa.ArrowInvalid:
-            return _texts(batch, self.bad_value)
-        return text
 
 
 # ---- nothing is missing ----------------------------------------------------------------------
@@ -180,7 +184,7 @@ def constant(value: Any, kind: Any, count: int) -> Any:
     return known.slice(0, count)
 
 
-def joined(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
+def joined(batches: Iterator[Any], schema: Any, enough: int = NARROW_BYTES) -> Iterator[Any]:
     """Small batches put together, large ones as they are."""
     waiting: list[Any] = []
     rows = size = 0
@@ -188,7 +192,7 @@ def joined(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if size >= (NARROW_BYTES if rows >= ROWS_MIN else BATCH_BYTES) or rows >= NARROW_ROWS:
+        if size >= (enough if rows >= ROWS_MIN else BATCH_BYTES) or rows >= NARROW_ROWS:
             yield _together(waiting, schema)
             waiting, rows, size = [], 0, 0
     if waiting:
@@ -199,72 +203,3 @@ def _together(batches: list[Any], schema: Any) -> Any:
     if len(batches) == 1:
         return batches[0]
     return pa.concat_batches(batches) if batches else schema.empty_table()
-
-
-# ---- values ----------------------------------------------------------------------------------
-
-
-def _texts(batch: Batch, bad_value: str) -> Any:
-    """Values as text, some of which are none."""
-    texts: list[str | None] = []
-    for row, value in enumerate(batch.values):
-        try:
-            texts.append(value.decode())
-        except UnicodeDecodeError as problem:
-            if bad_value == "fail":
-                raise _bad(batch, row, f"not UTF-8 ({problem})") from None
-            texts.append(None)
-    return pa.array(texts, pa.string())
-
-
-def parsed(batch: Batch, kind: Any, bad_value: str) -> Any:
-    """Values that are JSON objects, as a struct array. Arrow parses them where they lie."""
-    values = batch.columns.values
-    try:
-        found = _parse(values, kind)
-        if found is not None and len(found) == len(values):
-            return found
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-    pieces = []  # some value is not one object: find it, one by one
-    for row in range(len(values)):
-        one = values.slice(row, 1)
-        try:
-            piece = _parse(one, kind)
-            reason = "not exactly one JSON object" if piece is None or len(piece) != 1 else ""
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
-            reason = str(problem)
-        if not reason:
-            pieces.append(piece)
-        elif bad_value == "fail":
-            raise _bad(batch, row, reason)
-        else:
-            pieces.append(pa.nulls(1, kind))
-    return pa.concat_arrays(pieces)
-
-
-def _parse(values: Any, kind: Any) -> Any:
-    _, offsets, data = values.buffers()
-    bounds = memoryview(offsets).cast("i")
-    first, last = bounds[values.offset], bounds[values.offset + len(values)]
-    if first == last:
-        return None
-    fields = [kind.field(at) for at in range(kind.num_fields)]
-    found = pj.open_json(
-        pa.BufferReader(data.slice(first, last - first)),
-        read_options=pj.ReadOptions(use_threads=False, block_size=last - first + 16),
-        parse_options=pj.ParseOptions(
-            explicit_schema=pa.schema(fields),
-            newlines_in_values=True,
-            unexpected_field_behavior="ignore",
-        ),
-    ).read_next_batch()  # one block is one batch
-    arrays = [found.column(field.name) for field in fields]
-    return pa.StructArray.from_arrays(arrays, fields=fields)
-
-
-def _bad(batch: Batch, row: int, reason: str) -> EskerError:
-    return InvalidRecord(
-        f"the value at offset {batch.offsets[row].as_py()} of partition {batch.shard} is {reason}; "
-        "onBadValue=null makes it null"
-    )

@@ -41,7 +41,7 @@ from esker.spark.remote import is_server
 from esker.spark.sink import EskerStreamWriter, EskerWriter, Target
 from esker.spark.stream import EskerStreamReader
 from esker.spark.tasks import Part, parts
-from esker.spark.wanted import COLUMNS, Wanted, place_of, schema_of, wanted
+from esker.spark.wanted import COLUMNS, Wanted, place_of, schema_of, wanted, with_gap
 from esker.storage.cold import cold_place
 from esker.storage.files import absolute
 from esker.storage.objects import is_url, without_secrets
@@ -114,7 +114,10 @@ def local_path(path: str) -> str:
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     if "://" in path:
-        raise InvalidOption(f"{without_secrets(path)!r}: a store is a directory here")
+        raise InvalidOption(
+            f"{without_secrets(path)!r}: jobs, tables and archives of jobs take a store's "
+            'directory; spark.read.format("esker") and df.write.format("esker") take URLs as well'
+        )
     return absolute(path)
 
 
@@ -124,7 +127,7 @@ def narrowed(asked: Wanted, schema: StructType) -> Wanted:
     for name in names:
         if name not in COLUMNS:
             raise InvalidOption(f"schema: there is no column {name!r}; {nearest(name, COLUMNS)}")
-    return asked._replace(columns=names)
+    return asked._replace(columns=with_gap("schema", names, asked.on_loss))
 
 
 class EskerReader(DataSourceReader):

@@ -243,7 +243,17 @@ def _columns(options: dict[str, str], on_loss: OnLoss) -> tuple[str, ...]:
             raise InvalidOption("columns: gap is there with onDataLoss=gapRow only")
         if name not in names:
             names.append(name)
-    return tuple(names)
+    return with_gap("columns", tuple(names), on_loss)
+
+
+def with_gap(option: str, names: tuple[str, ...], on_loss: OnLoss) -> tuple[str, ...]:
+    """The columns; where rows stand for missing records, one of them tells which rows do."""
+    if on_loss == "gapRow" and "gap" not in names:
+        raise InvalidOption(
+            f"{option}: with onDataLoss=gapRow add gap to {', '.join(names)}; without it nobody "
+            "can tell a row that stands for missing records from a record"
+        )
+    return names
 
 
 def place_of(given: Mapping[str, str]) -> str:

@@ -61,6 +61,15 @@ WINDOWS = {
     "a batch done again is dropped": Window(
         "esker.engine.attach", "commit", counts=lambda args, result: result is False
     ),
+    # over HTTP
+    "a task has staged at the server": Window("esker.client.stage", "RemoteStage._post"),
+    "commit sent, not answered": Window(
+        "esker.client.pool", "_Connection.ask",
+        counts=lambda args, result: args[1:3] == ("POST", "/v1/attach"),
+    ),
+    "the server has dropped a batch done again": Window(
+        "esker.client.stage", "attach", counts=lambda args, result: result is False
+    ),
 }  # fmt: skip
 
 
