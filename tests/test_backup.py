@@ -178,6 +178,8 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="not empty"):
         esker.restore(tmp_path / "copy", data)
     (tmp_path / "empty").mkdir()
+    esker.restore(tmp_path / "copy", tmp_path / "made" / "with it" / "back")
+    esker.backup(data, tmp_path / "backups" / "monday")  # as the docs have it
     assert esker.restore(tmp_path / "copy", tmp_path / "empty").topics == 3
 
 

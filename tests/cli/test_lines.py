@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from cyclopts import App
 
 import esker
+from esker.cli import serve
 from esker.cli.shown import safe, seconds
 from esker.cli.tree import app
+from esker.server.settings import Settings
 from tests.cli.conftest import Run
 from tests.cli.reference import BEGIN, PAGE, rendered
 
@@ -225,3 +228,30 @@ def test_what_all_commands_have_is_explained_above_the_list() -> None:
     text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[0]
     for word in ("--data", "--url", "--profile", "--json", "-o", "ESKER_DATA", "NO_COLOR", "130"):
         assert word in text
+
+
+def test_an_option_before_the_command_is_told_where_it_stands(esker_: Run) -> None:
+    found = esker_("--data", "shop", "ls")
+    assert found.code == 2
+    assert "--data stands behind the command" in found.err
+
+
+def test_a_file_is_no_store_and_is_called_a_file(esker_: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for given in (("ls", "--data", "file"), ("append", "t", "x", "--data", "file"),
+                  ("verify", "file"), ("du", "file"), ("serve", "file"),
+                  ("backup", "b", "--data", "file")):  # fmt: skip
+        found = esker_(*given)
+        assert (found.code, "is not a directory" in found.err) == (1, True), found.err
+
+
+def test_every_setting_of_the_server_is_told_in_its_help(esker_: Run) -> None:
+    told = esker_("serve", "--help").text
+    for field in msgspec.structs.fields(Settings):
+        assert serve._TOLD[field.name][:20] in " ".join(told.split()), field.name
+
+
+def test_a_field_of_a_value_is_called_as_filters_do(esker_: Run) -> None:
+    esker_("append", "t", "x")
+    found = esker_("read", "t", "--where", "value.total > 3")
+    assert "a field of a JSON value is json.total" in found.err

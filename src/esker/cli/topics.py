@@ -11,6 +11,7 @@ from esker.cli.failing import Usage, say
 from esker.cli.place import HERE, Place
 from esker.cli.shown import USUAL, Column, Flag, Shown, answer, counted, number, seconds, size, tell
 from esker.cli.topic_options import NO_TOPIC_FLAGS, TopicFlags, given
+from esker.errors import TopicExists
 
 _ROW = (
     Column("TOPIC", lambda row: row.topic, wide=True),
@@ -165,7 +166,13 @@ def create(
     from esker.cli.look import topic_state
 
     with place.open("rw", make=True) as store:
-        store.create(topic, exist_ok=exist_ok, **given(asdict(options)))
+        try:
+            store.create(topic, exist_ok=exist_ok, **given(asdict(options)))
+        except TopicExists as problem:
+            raise TopicExists(
+                f"{str(problem).partition(';')[0]}; `esker alter` changes options, and --exist-ok "
+                "takes one that has the same"
+            ) from None
         state = topic_state(store, topic)
     document = {"topic": topic, "created": True, "epoch": state.epoch, "options": state.options}
     tell(shown, document, f"topic {topic!r} is there: {counted(len(state.shards), 'shard')}, "

@@ -45,6 +45,7 @@ from typing import Final
 import msgspec
 
 from esker.clock import SYSTEM_CLOCK
+from esker.engine.identity import make_dirs
 from esker.engine.store import open_store
 from esker.errors import Corruption, InvalidOption, NotAStore, StorageError
 from esker.format import names
@@ -110,7 +111,7 @@ def backup(
     started = SYSTEM_CLOCK.monotonic()
     source, wanted = absolute(path), absolute(target)
     before = None if base is None else absolute(base)
-    _outside(source, wanted)
+    _outside(files, source, wanted)
     if files.kind(wanted):
         raise InvalidOption(f"{wanted} is there already; a backup gets a place of its own")
     identity = load_identity(files, source)
@@ -119,6 +120,7 @@ def backup(
     if before is not None and load_identity(files, before) != identity:
         raise InvalidOption(f"{before} is no backup of the same store")
     partial = wanted + names.PARTIAL
+    make_dirs(files, parent(partial))
     _discard(files, partial)
     work = _Backup(files, source, partial, before, progress)
     work.report.path = wanted
@@ -141,12 +143,13 @@ def restore(
     """Make a store of a backup. There must be nothing at `path` yet, or an empty directory."""
     started = SYSTEM_CLOCK.monotonic()
     origin, wanted = absolute(source), absolute(path)
-    _outside(origin, wanted)
+    _outside(files, origin, wanted)
     if load_identity(files, origin) is None:
         raise unfinished(origin) or NotAStore(f"there is no backup at {origin}")
     if files.kind(wanted) and (files.kind(wanted) != "dir" or files.list(wanted)):
         raise InvalidOption(f"{wanted} is not empty; restore to a place where nothing is")
     partial = wanted + names.PARTIAL
+    make_dirs(files, parent(partial))
     _discard(files, partial)
     total = tree_size(files, origin)
     report = BackedUp(wanted, origin)
@@ -174,7 +177,9 @@ def _discard(files: Files, partial: str) -> None:
     remove_tree(files, partial)
 
 
-def _outside(source: str, target: str) -> None:
+def _outside(files: Files, source: str, target: str) -> None:
+    if files.kind(source) in ("file", "other"):
+        raise NotAStore(f"{source} is not a directory; give that of a store")
     if target == source or f"{target}/".startswith(f"{source}/"):
         raise InvalidOption(f"{target} lies in {source} itself; choose a place outside")
 
