@@ -389,6 +389,18 @@ def test_routes_are_made_shown_paused_moved_and_forgotten(cli: Run) -> None:
     assert cli("route", "rm", "big").code == 1
 
 
+def test_a_group_of_a_route_is_called_as_the_route(cli: Run) -> None:
+    cli("append", "a", "x")
+    cli("route", "add", "a", "b", "--name", "copy of a")
+    cli("group", "create", "a", "readers")
+    (route,) = cli("route", "ls").lines
+    assert route["group"] in [each["group"] for each in cli("group", "ls").lines]
+    for told in (cli("group", "ls", "-o", "table").text, cli("report", "-o", "table").text,
+                 cli("top", "--rounds", "1", "--interval", "0.2").text):  # fmt: skip
+        assert f"{route['group']} (copy of a)" in told
+        assert "readers" in told
+
+
 def test_topics_are_tables_in_sql(cli: Run) -> None:
     pytest.importorskip("duckdb")
     cli("append", "orders", '{"amount": 5}', '{"amount": 7}', "-k", "u1")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from esker.cli.failing import Usage
+from esker.cli.groups import called
 from esker.cli.place import HERE, Place
 from esker.cli.shown import console, number, safe, seconds, size
 from esker.clock import SYSTEM_CLOCK
@@ -24,6 +25,7 @@ class Seen(msgspec.Struct):
     groups: list[Any]
     queues: list[Any]
     written: dict[str, tuple[int, int]]  # records and bytes, ever
+    routes: dict[str, str]  # by the groups as which they read
 
 
 def top(*, interval: float = 1.0, rounds: int | None = None, place: Place = HERE) -> int:
@@ -73,7 +75,7 @@ def _plain(store: Any, interval: float, rounds: int) -> None:
 
 def look(store: Any) -> Seen:
     """How things stand now."""
-    from esker.cli.look import counters, group_states, queue_state, topic_row
+    from esker.cli.look import counters, group_states, queue_state, routes_by_group, topic_row
 
     rows = [topic_row(store, name) for name in store]
     written = {}
@@ -81,7 +83,9 @@ def look(store: Any) -> Seen:
         found = counters(store, row.topic, row.shards)
         written[row.topic] = (found.get("total_records", 0), found.get("total_bytes", 0))
     queues = [queue_state(store, row.topic) for row in rows if row.queue]
-    return Seen(SYSTEM_CLOCK.monotonic(), rows, group_states(store), queues, written)
+    groups = group_states(store)
+    routes = routes_by_group(store, groups)
+    return Seen(SYSTEM_CLOCK.monotonic(), rows, groups, queues, written, routes)
 
 
 def view(path: str, before: Seen, now: Seen) -> Any:
@@ -104,8 +108,8 @@ def view(path: str, before: Seen, now: Seen) -> Any:
     if now.groups:
         parts.append(_table(
             ("GROUP", "TOPIC", "BEHIND", "LAG", "MEMBERS"),
-            [(each.group, each.topic, number(each.records), seconds(each.seconds),
-              number(each.members)) for each in now.groups],
+            [(called(each.group, now.routes), each.topic, number(each.records),
+              seconds(each.seconds), number(each.members)) for each in now.groups],
         ))  # fmt: skip
     if now.queues:
         parts.append(_table(

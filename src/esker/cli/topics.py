@@ -135,7 +135,8 @@ def report(*, place: Place = HERE, shown: Shown = USUAL) -> int:
     print(where)
     answer(shown, None, topics, _ROW, empty="no topics")
     for rows, columns in (
-        (groups, of_groups.ROW), (queues, of_queues.ROW), (routes, of_routes.ROW),
+        (groups, of_groups.columns({each.group: each.route for each in routes})),
+        (queues, of_queues.ROW), (routes, of_routes.ROW),
     ):  # fmt: skip
         if rows:
             answer(shown, None, rows, columns)
@@ -145,7 +146,7 @@ def report(*, place: Place = HERE, shown: Shown = USUAL) -> int:
     records = counted(sum(row.records for row in topics), "record")
     print(
         f"{records}; groups are {counted(behind, 'record')} behind, {seconds(worst)} at the most; "
-        f"{dead:,} dead jobs"
+        f"{counted(dead, 'dead job')}"
     )
     return 0
 

@@ -201,9 +201,10 @@ class Registry:
 
     def rest(self) -> None:
         """Make no step any more; the one that is under way is finished, up to its acks."""
-        self._stop = True
+        with self._lock:  # not while one is being started
+            self._stop = True
+            thread = self._thread
         self._wake.set()
-        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
