@@ -26,7 +26,7 @@ from esker.queues.claiming import NOTHING, Missing, Taken, Want, claim, given_up
 from esker.queues.cohort import Cohort, dealt
 from esker.queues.crew import LOOK_US, Crew
 from esker.queues.dead import DeadLetters
-from esker.queues.fresh import Fresh
+from esker.queues.fresh import Delayed, Fresh, delayed
 from esker.queues.job import NOT_BEFORE, Grant, Job, parse_token, stale
 from esker.queues.lane import Lane
 from esker.queues.leases import State
@@ -569,6 +569,10 @@ class Queue:
             if not isinstance(each, Missing):
                 found += [record for record in each if not_before(record) <= wall]
         return found[:limit]
+
+    def delayed(self) -> list[Delayed]:
+        """The jobs that wait for their time, those first that are handed out first."""
+        return delayed(self)
 
     def leases(self) -> list[Held]:
         """Every job that somebody holds: who, under which token, and for how long."""
