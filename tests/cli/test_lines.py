@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from cyclopts import App
+from rich.console import Console
 
 import esker
-from esker.cli import serve
-from esker.cli.shown import safe, seconds
+from esker.cli import look, serve, top
+from esker.cli.shown import fitting, safe, seconds
 from esker.cli.tree import app
 from esker.server.settings import Settings
 from tests.cli.conftest import Run
@@ -255,3 +257,35 @@ def test_a_field_of_a_value_is_called_as_filters_do(esker_: Run) -> None:
     esker_("append", "t", "x")
     found = esker_("read", "t", "--where", "value.total > 3")
     assert "a field of a JSON value is json.total" in found.err
+
+
+def test_columns_of_names_give_way_so_that_all_numbers_are_seen() -> None:
+    lines = [["TOPIC", "N", "WHERE"], ["x" * 60, "12,345", "y" * 10]]
+    assert fitting(lines, [True, False, True], 200) == [60, 6, 10]
+    assert fitting(lines, [True, False, True], 60) == [36, 6, 10]  # 3 between two, 1 at the ends
+    assert fitting(lines, [True, False, True], 40) == [16, 6, 10]
+    assert fitting(lines, [True, False, True], 10) == [8, 6, 8]
+
+
+def test_a_table_has_all_its_columns_whatever_names_there_are(esker_: Run) -> None:
+    esker_("append", "a.name." * 17, "x")
+    for given in (("ls",), ("du",), ("info",), ("top", "--rounds", "1", "--interval", "0.2")):
+        told = esker_(*given, *(() if given[0] == "top" else ("-o", "table"))).text
+        assert max(map(len, told.splitlines())) <= 130  # the path of the store may be long
+        assert "a.name.a" in told
+        assert "…" in told
+        assert any(title in told for title in ("CLASS", "COLD\n", "COLD ", "BYTES/S")), told
+
+
+def test_a_low_terminal_shows_the_topics_to_which_most_is_written(esker_: Run) -> None:
+    def seen(written: int) -> top.Seen:
+        topics = [look.TopicRow(f"t{n}", 1, 1, "disk", 1, 1, False) for n in range(50)]
+        return top.Seen(float(written), topics, [], [],
+                        {f"t{n}": (n * written, 0) for n in range(50)}, {})  # fmt: skip
+
+    out = Console(width=80, file=io.StringIO())
+    out.print(top.view("data", seen(0), seen(1), 80, 24))
+    told = out.file.getvalue().splitlines()
+    assert len(told) == 24
+    assert told[3].split()[0] == "t49"
+    assert told[-1].strip() == "and 30 topics more"

@@ -153,10 +153,18 @@ def import_(
     form = _form(_path(source), format)
     given = None if source == "-" else Given(source)
     file: Any = sys.stdin.buffer if given is None else given
+    made = Bar(f"import {topic}", "records" if given is None else "bytes")
     try:
-        with place.open("rw", make=True) as store, Bar(f"import {topic}") as bar:
+        with place.open("rw", make=True) as store, made as bar:
             tables = intake.batches(intake.Stream(file), form, intake.Made())
-            spans, count = intake.append_all(store[topic], tables, bar.add)
+
+            def told(records: int) -> None:
+                if given is None:
+                    bar.add(records)
+                else:
+                    bar.at(given.tell(), given.size())
+
+            spans, count = intake.append_all(store[topic], tables, told)
     finally:
         if given is not None:
             given.close()
