@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -289,3 +290,17 @@ def test_a_low_terminal_shows_the_topics_to_which_most_is_written(esker_: Run) -
     assert len(told) == 24
     assert told[3].split()[0] == "t49"
     assert told[-1].strip() == "and 30 topics more"
+
+
+def test_a_server_that_cannot_listen_says_where_and_what_to_do(esker_: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = esker_("serve", "data", "--port", port)
+    assert found.code == 1
+    assert found.err == (
+        f"esker: invalid_option: cannot listen on 127.0.0.1:{port}: Address already in use; choose "
+        "another one with --port, or 0 for any that is free\n"
+    )
+    assert "must lie in 0..65535" in esker_("serve", "data", "--port", "99999").err
+    found = esker_("serve", "data", "--unix", "nowhere/x.sock")
+    assert (found.code, "No such file or directory; choose another place" in found.err) == (1, True)

@@ -17,6 +17,7 @@ from esker.cli.checking import directory
 from esker.cli.place import CONFIG, HERE, Place
 from esker.cli.shown import Flag
 from esker.cli.topic_options import flags
+from esker.errors import InvalidOption
 from esker.server import settings
 from esker.storage.files import SYSTEM_FILES
 
@@ -132,10 +133,13 @@ def serve(
     if show_settings:
         print(settings.shown(sources))
         return 0
-    from esker.server import exposure, logs, run
+    from esker.server import exposure, listen, logs, run
 
     root = directory(path, place, "serve")
     exposure.check_settings(made)
     logs.set_up(made)
-    run.main(root, made, lambda server: print(f"esker: {root} at {server.url}", flush=True))
+    try:
+        run.main(root, made, lambda server: print(f"esker: {root} at {server.url}", flush=True))
+    except listen.CannotListen as problem:
+        raise InvalidOption(problem.strerror) from None
     return 0
