@@ -199,6 +199,28 @@ def test_a_job_for_later_comes_when_its_time_has_come(
         assert b"batch" in values(jobs.claim(9))
 
 
+def test_jobs_that_wait_are_counted_so_before_anybody_has_claimed(
+    still: esker.Store, queue: Queue, clock: HandClock
+) -> None:
+    def found(of: Queue) -> tuple[int, int]:
+        return of.stats().ready, of.stats().delayed
+
+    queue.put_many([b"a", b"b"])
+    queue.put(b"later", delay="10s")
+    queue.put(b"plain", headers={"other": b"1"})
+    assert found(queue) == (3, 1)
+    queue.put_many([b"c", b"d"], delay="20s")
+    assert found(queue) == (3, 3)
+    clock.forward(10)
+    assert found(queue) == (4, 2)
+    assert len(queue.claim(3)) == 3  # the cursor stands among them
+    assert found(queue) == (1, 2)
+    with reopened(still, clock) as again:
+        assert found(again.queue("jobs")) == (1, 2)
+    with esker.open(still.path, "r", clock=clock) as look:
+        assert found(look.queue("jobs")) == (1, 2)
+
+
 def test_delay_and_at_exclude_each_other(queue: Queue) -> None:
     with pytest.raises(InvalidOption, match="exclude"):
         queue.put(b"a", delay=1, at=datetime.now(UTC))

@@ -49,6 +49,29 @@ def run(store: esker.Store, rounds: int = 3) -> None:
         store.tick()
 
 
+def test_closing_waits_for_the_step_under_way_so_that_nothing_comes_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, forward_ = threading.Event(), runner.Runner._forward
+
+    def slowly(self: Any, batch: Any, destination: Any) -> int:
+        done = forward_(self, batch, destination)
+        under_way.set()
+        threading.Event().wait(0.3)  # the store is being closed behind the append
+        return done
+
+    with esker.open(tmp_path / "data") as opened:
+        orders(opened)
+        with monkeypatch.context() as patched:
+            patched.setattr(runner.Runner, "_forward", slowly)
+            opened.route("orders", "copies")
+            assert under_way.wait(30)
+            opened.close()
+    with esker.open(tmp_path / "data") as again:
+        wait_until(lambda: again.routes()[0].records == 0, "a route that is through")
+        assert amounts(again["copies"]) == list(range(10))
+
+
 # ---- what goes where -------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ def _rows(command: App) -> Iterator[str]:
     for argument in command.assemble_argument_collection(parse_docstring=True):
         if not argument.show:
             continue
-        names = [name for name in argument.names if not name.startswith("--no-")]
+        names = [name for name in argument.names if not name.startswith("--no-")] or argument.names
         if _COMMON & set(names) and argument.parameter.group[0].name in ("Which store", "Output"):  # type: ignore[index,union-attr]
             continue
         called = ", ".join(f"`{name}`" for name in names)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from cyclopts import App
+from rich.console import Console
 
 import esker
-from esker.cli.shown import safe, seconds
+from esker.cli import look, serve, top
+from esker.cli.shown import fitting, safe, seconds
 from esker.cli.tree import app
+from esker.server.settings import Settings
 from tests.cli.conftest import Run
 from tests.cli.reference import BEGIN, PAGE, rendered
 
@@ -225,3 +231,76 @@ def test_what_all_commands_have_is_explained_above_the_list() -> None:
     text = PAGE.read_text(encoding="utf-8").partition(BEGIN)[0]
     for word in ("--data", "--url", "--profile", "--json", "-o", "ESKER_DATA", "NO_COLOR", "130"):
         assert word in text
+
+
+def test_an_option_before_the_command_is_told_where_it_stands(esker_: Run) -> None:
+    found = esker_("--data", "shop", "ls")
+    assert found.code == 2
+    assert "--data stands behind the command" in found.err
+
+
+def test_a_file_is_no_store_and_is_called_a_file(esker_: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for given in (("ls", "--data", "file"), ("append", "t", "x", "--data", "file"),
+                  ("verify", "file"), ("du", "file"), ("serve", "file"),
+                  ("backup", "b", "--data", "file")):  # fmt: skip
+        found = esker_(*given)
+        assert (found.code, "is not a directory" in found.err) == (1, True), found.err
+
+
+def test_every_setting_of_the_server_is_told_in_its_help(esker_: Run) -> None:
+    told = esker_("serve", "--help").text
+    for field in msgspec.structs.fields(Settings):
+        assert serve._TOLD[field.name][:20] in " ".join(told.split()), field.name
+
+
+def test_a_field_of_a_value_is_called_as_filters_do(esker_: Run) -> None:
+    esker_("append", "t", "x")
+    found = esker_("read", "t", "--where", "value.total > 3")
+    assert "a field of a JSON value is json.total" in found.err
+
+
+def test_columns_of_names_give_way_so_that_all_numbers_are_seen() -> None:
+    lines = [["TOPIC", "N", "WHERE"], ["x" * 60, "12,345", "y" * 10]]
+    assert fitting(lines, [True, False, True], 200) == [60, 6, 10]
+    assert fitting(lines, [True, False, True], 60) == [36, 6, 10]  # 3 between two, 1 at the ends
+    assert fitting(lines, [True, False, True], 40) == [16, 6, 10]
+    assert fitting(lines, [True, False, True], 10) == [8, 6, 8]
+
+
+def test_a_table_has_all_its_columns_whatever_names_there_are(esker_: Run) -> None:
+    esker_("append", "a.name." * 17, "x")
+    for given in (("ls",), ("du",), ("info",), ("top", "--rounds", "1", "--interval", "0.2")):
+        told = esker_(*given, *(() if given[0] == "top" else ("-o", "table"))).text
+        assert max(map(len, told.splitlines())) <= 130  # the path of the store may be long
+        assert "a.name.a" in told
+        assert "…" in told
+        assert any(title in told for title in ("CLASS", "COLD\n", "COLD ", "BYTES/S")), told
+
+
+def test_a_low_terminal_shows_the_topics_to_which_most_is_written(esker_: Run) -> None:
+    def seen(written: int) -> top.Seen:
+        topics = [look.TopicRow(f"t{n}", 1, 1, "disk", 1, 1, False) for n in range(50)]
+        return top.Seen(float(written), topics, [], [],
+                        {f"t{n}": (n * written, 0) for n in range(50)}, {})  # fmt: skip
+
+    out = Console(width=80, file=io.StringIO())
+    out.print(top.view("data", seen(0), seen(1), 80, 24))
+    told = out.file.getvalue().splitlines()
+    assert len(told) == 24
+    assert told[3].split()[0] == "t49"
+    assert told[-1].strip() == "and 30 topics more"
+
+
+def test_a_server_that_cannot_listen_says_where_and_what_to_do(esker_: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = esker_("serve", "data", "--port", port)
+    assert found.code == 1
+    assert found.err == (
+        f"esker: invalid_option: cannot listen on 127.0.0.1:{port}: Address already in use; choose "
+        "another one with --port, or 0 for any that is free\n"
+    )
+    assert "must lie in 0..65535" in esker_("serve", "data", "--port", "99999").err
+    found = esker_("serve", "data", "--unix", "nowhere/x.sock")
+    assert (found.code, "No such file or directory; choose another place" in found.err) == (1, True)

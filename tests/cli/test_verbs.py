@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from pyarrow import parquet
 
 import esker
+from esker.server.run import serving
+from esker.server.settings import Settings
 from tests.cli.conftest import Run
 
 
@@ -92,6 +95,17 @@ def test_files_carry_all_of_a_topic_there_and_back(filled: Run, name: str) -> No
     assert "--force" in again.err
     assert filled("export", "t", name, "--force").code == 0
     assert not list(Path().glob("*.tmp"))
+
+
+def test_a_dash_is_stdout_and_stdin(filled: Run) -> None:
+    out = filled("export", "t", "-", "--format", "ndjson")
+    assert (out.code, len(out.lines)) == (0, filled("info", "t").json["count"])
+    assert filled("import", "-", "dash", "--format", "ndjson", stdin=out.out).code == 0
+    assert filled("info", "dash").json["count"] == len(out.lines)
+    misspelt = filled("export", "t", "--fromat")
+    assert (misspelt.code, misspelt.err) == (
+        2, "esker: usage: Unknown option: --fromat. A file of that name is ./--fromat\n"
+    )  # fmt: skip
 
 
 def test_binary_forms_are_what_others_read(filled: Run) -> None:
@@ -185,6 +199,13 @@ def test_topics_are_made_listed_shown_changed_and_deleted(cli: Run) -> None:
     assert cli("rm", "orders", "--yes", "--missing-ok").json["deleted"] is False
 
 
+def test_sizes_are_those_of_the_files_also_when_nobody_writes(cli: Run, data: Path) -> None:
+    cli("append", "t", stdin=b"".join(b"%d\n" % number for number in range(50_000)))
+    (row,) = cli("ls").lines
+    (log,) = data.rglob("*.log")
+    assert log.stat().st_size * 0.9 < row["bytes"] <= log.stat().st_size
+
+
 def test_records_are_deleted_by_place_and_by_tag(cli: Run) -> None:
     cli("append", "t", "a", "b")
     cli("append", "t", "c", "--tag", "x")
@@ -270,6 +291,58 @@ def test_jobs_are_put_shown_claimed_and_acked(cli: Run) -> None:
     assert cli("queue", "claim", "t", "--ack").code == 1
 
 
+@pytest.fixture
+def remote(esker_: Run, data: Path) -> Iterator[Run]:
+    """Over HTTP, where a claim outlives the command."""
+    with serving(data, Settings(port=0)) as server:
+        yield lambda *arguments, **how: esker_(*arguments, "--url", server.url, **how)
+
+
+def test_jobs_are_settled_by_the_places_and_tokens_that_claim_printed(remote: Run) -> None:
+    remote("queue", "create", "q", "--max-deliveries", "2", "--lease", "5m")
+    remote("queue", "put", "q", "a", "b", "c", "d")
+    jobs = remote("queue", "claim", "q", "-n", "4").lines
+    assert [job["value"] for job in jobs] == ["a", "b", "c", "d"]
+    assert remote("queue", "stats", "q").json["leased"] == 4
+    named = [f"{job['shard']}:{job['offset']}:{job['token']}" for job in jobs]
+
+    done = remote("queue", "ack", "q", named[0])
+    assert (done.code, done.json["done"]) == (0, 1)
+    piped = b"".join(json.dumps(job).encode() + b"\n" for job in jobs[1:2])
+    assert remote("queue", "ack", "q", stdin=piped).json["done"] == 1  # as `claim | ack` does
+    again = remote("queue", "ack", "q", named[0])  # it is done: the token is good for nothing
+    assert (again.code, again.err.split(": ")[1]) == (1, "stale_lease")
+
+    failed = remote("queue", "nack", "q", named[2], "--reason", "no such user")
+    assert (failed.code, failed.json["done"]) == (0, 1)
+    assert remote("queue", "nack", "q", named[3], "--delay", "1h").json["done"] == 1
+    state = remote("queue", "stats", "q").json
+    assert (state["ready"], state["leased"], state["delayed"], state["dead"]) == (1, 0, 1, 0)
+    (job,) = remote("queue", "claim", "q", "-n", "9").lines
+    assert (job["value"], job["deliveries"]) == ("c", 2)
+    last = f"{job['shard']}:{job['offset']}:{job['token']}"
+    remote("queue", "nack", "q", last, "--reason", "no such user")
+    (dead,) = remote("queue", "dead", "ls", "q").lines
+    assert (dead["value"], dead["reason"]) == ("c", "no such user")
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack"])
+def test_what_is_no_job_is_refused(remote: Run, verb: str) -> None:
+    remote("queue", "create", "q")
+    for given, code in (("nonsense", 2), ("0:17", 2), ("0:17:nonsense", 1)):
+        assert remote("queue", verb, "q", given).code == code
+    assert remote("queue", verb, "nowhere", "0:17:nonsense").code == 1
+    assert remote("queue", verb, "q", stdin=b"not json\n").code == 2
+
+
+def test_a_delayed_job_is_counted_as_one_before_anybody_has_claimed(cli: Run) -> None:
+    cli("queue", "create", "q")
+    cli("queue", "put", "q", "now")
+    cli("queue", "put", "q", "later", "--delay", "1h")
+    state = cli("queue", "stats", "q").json
+    assert (state["ready"], state["delayed"]) == (1, 1)
+
+
 def test_a_command_is_run_for_each_job(cli: Run, tmp_path: Path) -> None:
     cli("queue", "create", "q", "--max-deliveries", "1")
     cli("queue", "put", "q", "good", "bad", "good")
@@ -314,6 +387,18 @@ def test_routes_are_made_shown_paused_moved_and_forgotten(cli: Run) -> None:
     assert cli("route", "rm", "big").json == {"route": "big", "deleted": True}
     assert cli("route", "ls").out == b""
     assert cli("route", "rm", "big").code == 1
+
+
+def test_a_group_of_a_route_is_called_as_the_route(cli: Run) -> None:
+    cli("append", "a", "x")
+    cli("route", "add", "a", "b", "--name", "copy of a")
+    cli("group", "create", "a", "readers")
+    (route,) = cli("route", "ls").lines
+    assert route["group"] in [each["group"] for each in cli("group", "ls").lines]
+    for told in (cli("group", "ls", "-o", "table").text, cli("report", "-o", "table").text,
+                 cli("top", "--rounds", "1", "--interval", "0.2").text):  # fmt: skip
+        assert f"{route['group']} (copy of a)" in told
+        assert "readers" in told
 
 
 def test_topics_are_tables_in_sql(cli: Run) -> None:

@@ -387,7 +387,10 @@ def test_the_board_of_a_queue_requeues_releases_and_purges_after_asking(
     seen = visit(house.url)
     page = seen.go("queues")
     page.get_by_role("link", name="emails").click()
-    column = {name: page.get_by_role("region", name=name) for name in ("Ready", "Leased", "Dead")}
+    column = {
+        name: page.get_by_role("region", name=name)
+        for name in ("Ready", "Leased", "Delayed", "Dead")
+    }
     expect(column["Dead"]).to_contain_text("poison")
     seen.shot("queue")
 
@@ -422,6 +425,12 @@ def test_the_board_of_a_queue_requeues_releases_and_purges_after_asking(
     page.get_by_label("Put a job").fill("by hand")
     page.get_by_role("button", name="Put", exact=True).click()
     expect(column["Ready"]).to_contain_text("by hand")
+    page.get_by_label("Put a job").fill("not yet")
+    page.get_by_label("Not before").fill("1h")
+    page.get_by_role("button", name="Put", exact=True).click()
+    expect(column["Delayed"].get_by_role("article")).to_contain_text("not yet")
+    expect(column["Delayed"].get_by_role("article")).to_contain_text("in 60 min")
+    expect(column["Ready"]).not_to_contain_text("not yet")
     page.get_by_role("button", name="Pause").click()
     sure(page, "Pause")
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
@@ -450,6 +459,8 @@ def test_a_route_is_paused_and_goes_on(house: House, visit: Open) -> None:
     sure(page, "Resume")
     expect(chart).to_have_attribute("aria-label", re.compile("big: 0"))
     assert house.do("GET", "/v1/routes/big")["state"] in ("running", "waiting")
+    page.get_by_role("link", name="Groups").click()
+    expect(page.get_by_role("row", name=re.compile("^route big orders"))).to_be_visible()
 
 
 def test_the_store_shows_its_health(house: House, visit: Open) -> None:

@@ -322,3 +322,18 @@ def test_jobs_that_somebody_holds_are_listed_and_can_be_taken_back(house: House)
     ]})  # fmt: skip
     assert (late.status, late.code) == (409, "stale_lease")
     assert house.do("POST", "/v1/queues/q/leases/release", {"jobs": [place[0]]})["done"] == 0
+
+
+def test_jobs_that_wait_are_listed_by_when_their_time_comes(house: House) -> None:
+    house.do("PUT", "/v1/queues/q", {})
+    for value, delay in (("late", "2h"), ("now", "0"), ("soon", "1h")):
+        house.do("POST", "/v1/queues/q/jobs", {"jobs": [{"value": value}], "delay": delay})
+    told = house.do("GET", "/v1/queues/q/delayed")  # before anybody has claimed
+    assert (told["count"], [each["value"] for each in told["jobs"]]) == (2, ["soon", "late"])
+    assert 3500 < told["jobs"][0]["seconds_left"] <= 3600
+    (job,) = house.do("POST", "/v1/queues/q/claim", {"max": 9})["jobs"]
+    failed = [{key: job[key] for key in ("shard", "offset", "token")}]
+    house.do("POST", "/v1/queues/q/nack", {"jobs": failed, "delay": "90m"})
+    told = house.do("GET", "/v1/queues/q/delayed?limit=2")  # and behind a claim, and a nack
+    assert (told["count"], [each["value"] for each in told["jobs"]]) == (3, ["soon", "now"])
+    assert house.do("GET", "/v1/queues/q")["delayed"] == 3

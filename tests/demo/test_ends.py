@@ -42,6 +42,23 @@ def test_ctrl_c_ends_all_and_says_so(tmp_path: Path) -> None:
     assert [pid for pid in started if alive(pid)] == []
 
 
+def test_a_reader_that_stops_early_ends_all_and_is_no_error(tmp_path: Path) -> None:
+    """esker demo | head"""
+    demo, started = begun(tmp_path / "demo")
+    try:
+        assert demo.stdout is not None
+        assert demo.stderr is not None
+        demo.stdout.close()
+        error = demo.stderr.read()
+        demo.wait(PATIENCE)
+    finally:
+        demo.kill()
+        demo.wait()
+        demo.stderr.close()
+    assert (demo.returncode, error) == (0, b"")
+    assert [pid for pid in started if alive(pid)] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_end_it_as_ctrl_c_does(number: signal.Signals) -> None:
     before = signal.getsignal(number)

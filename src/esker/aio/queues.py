@@ -247,6 +247,10 @@ class AsyncQueue:
         """As `Queue.peek`."""
         return await self._run(lambda: self.queue.peek(limit))
 
+    async def delayed(self) -> list[Any]:
+        """As `Queue.delayed`."""
+        return await self._run(self.queue.delayed)
+
     async def leases(self) -> list[Any]:
         """As `Queue.leases`."""
         return await self._run(self.queue.leases)

@@ -39,6 +39,17 @@ MOVE: Final = (
 )
 
 
+def called(group: str, routes: dict[str, str]) -> str:
+    """The name of a group; with that of the route that reads in it, if one does."""
+    return f"{group} ({routes[group]})" if group in routes else group
+
+
+def columns(routes: dict[str, str]) -> tuple[Column, ...]:
+    """Those of a list of groups, some of which are those of routes."""
+    named = Column("GROUP", lambda row: called(row.group, routes), wide=True)
+    return tuple(named if each is ROW[1] else each for each in ROW)
+
+
 def ls(topic: str | None = None, /, *, place: Place = HERE, shown: Shown = USUAL) -> int:
     """List groups, and how far behind they are.
 
@@ -47,11 +58,12 @@ def ls(topic: str | None = None, /, *, place: Place = HERE, shown: Shown = USUAL
     topic
         Only groups of this topic.
     """
-    from esker.cli.look import group_states
+    from esker.cli.look import group_states, routes_by_group
 
     with place.open() as store:
         rows = group_states(store, topic)
-    answer(shown, {"groups": rows}, rows, ROW, empty="no groups")
+        routes = routes_by_group(store, rows)
+    answer(shown, {"groups": rows}, rows, columns(routes), empty="no groups")
     return 0
 
 

@@ -6,6 +6,7 @@ answer of the server is taken as it is; of a directory it is asked here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from esker.client.store import RemoteStore
 from esker.errors import GroupNotFound, NotAQueue, TopicNotFound, nearest
 from esker.groups.describe import GroupStatus
 from esker.queues.opening import known_queue
+from esker.routes.runner import group_of
 from esker.server import wire
 from esker.server import wire_rooms as rooms
 from esker.server.queues import _options as queue_options
@@ -104,6 +106,13 @@ def _group(status: GroupStatus) -> rooms.GroupState:
         status.topic, status.name, status.records, status.seconds, None, len(status.pids),
         status.paused, shards,
     )  # fmt: skip
+
+
+def routes_by_group(store: Store, groups: Iterable[rooms.GroupState]) -> dict[str, str]:
+    """The names of routes by those of the groups as which they read; asked for if there are any."""
+    if not any(each.group.startswith("route:") for each in groups):
+        return {}
+    return {group_of(each.id): each.name for each in store.routes()}
 
 
 def group_state(store: Store, topic: str, name: str) -> rooms.GroupState:

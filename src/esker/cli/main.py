@@ -40,8 +40,10 @@ def _refused(problem: CycloptsError) -> int:
     if isinstance(problem, UnknownCommandError) and problem.unused_tokens:
         word = problem.unused_tokens[0]
         text = f"no command {word!r}; {nearest(word, known(chain))}"
+        if word.startswith("-"):
+            text = f"{word.partition('=')[0]} stands behind the command, as in `esker ls {word} …`"
     else:
         text = " ".join(str(problem).split())
-    text = text if text.endswith("?") else text.rstrip(".") + "."
+    text = text if text.endswith(("?", "`")) else text.rstrip(".") + "."
     say(f"usage: {text} See `{' '.join(['esker', *chain])} --help`")
     return USAGE

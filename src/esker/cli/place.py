@@ -102,8 +102,11 @@ def is_store(path: str) -> bool:
 
 def missing(found: Settled) -> NotAStore:
     """No store there: say who said that there would be one."""
+    where = absolute(found.where)
+    if SYSTEM_FILES.kind(where) not in ("", "dir", "link"):
+        return NotAStore(f"{where} ({found.source}) is not a directory; give that of a store")
     return NotAStore(
-        f"there is no Esker store at {absolute(found.where)} ({found.source}); say where it is "
+        f"there is no Esker store at {where} ({found.source}); say where it is "
         "with --data DIR or --url URL, or append to a topic there to make one"
     )
 

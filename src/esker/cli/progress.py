@@ -53,7 +53,7 @@ class Bar:
         else:
             counts = [progress.MofNCompleteColumn(), _Rate(self._unit)]
         self._shown = progress.Progress(
-            progress.TextColumn("{task.description}"), progress.BarColumn(), *counts,
+            progress.TextColumn("{task.description}"), progress.BarColumn(20), *counts,
             progress.TimeRemainingColumn(), console=console(error=True), transient=True,
         )  # fmt: skip
         self._task = self._shown.add_task(self._what, total=self._total)

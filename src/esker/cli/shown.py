@@ -102,6 +102,9 @@ def tell(shown: Shown, document: Any, text: str) -> None:
         print_json(document)
 
 
+LEAST_WIDTH: Final = 8  # of a column that gives way
+
+
 # ---- the forms -------------------------------------------------------------------------------
 
 
@@ -167,20 +170,33 @@ def print_table(rows: Sequence[Any], columns: Sequence[Column], title: str = "")
     from rich.text import Text
 
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, title=title or None, title_justify="left")
-    cells = [[safe(column.cell(row)) for column in columns] for row in rows]
-    for at, column in enumerate(columns):
-        needed = max([len(column.title), *(len(line[at]) for line in cells)])
-        made.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=not column.fold,
-            overflow="fold" if column.fold else "ellipsis",
-            min_width=None if column.wide or column.fold else needed,
-        )  # fmt: skip
-    for line in cells:
-        made.add_row(*map(Text, line))
     out = console()
     if not sys.stdout.isatty():
         out.width = 100
+    cells = [[safe(column.cell(row)) for column in columns] for row in rows]
+    fits = fitting([[column.title for column in columns], *cells],
+                   [column.wide or column.fold for column in columns], out.width)  # fmt: skip
+    for column, width in zip(columns, fits, strict=True):
+        made.add_column(
+            column.title, justify="right" if column.right else "left", no_wrap=not column.fold,
+            overflow="fold" if column.fold else "ellipsis", width=width,
+        )  # fmt: skip
+    for line in cells:
+        made.add_row(*map(Text, line))
     out.print(made)
+
+
+def fitting(lines: Sequence[Sequence[str]], wide: Sequence[bool], width: int) -> list[int]:
+    """How wide each column is: what it needs, or if it is a wide one, its share of what is left."""
+    from rich.cells import cell_len
+
+    needs = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    room = width - 3 * len(needs) + 1 - sum(n for n, w in zip(needs, wide, strict=True) if not w)
+    sharing = sorted((at for at, gives in enumerate(wide) if gives), key=needs.__getitem__)
+    for done, at in enumerate(sharing):  # those who need little leave more to the others
+        needs[at] = min(needs[at], max(LEAST_WIDTH, room // (len(sharing) - done)))
+        room -= needs[at]
+    return needs
 
 
 # ---- words -----------------------------------------------------------------------------------

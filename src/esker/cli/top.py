@@ -9,11 +9,13 @@ from typing import Any, Final
 import msgspec
 
 from esker.cli.failing import Usage
+from esker.cli.groups import called
 from esker.cli.place import HERE, Place
-from esker.cli.shown import console, number, safe, seconds, size
+from esker.cli.shown import console, counted, fitting, number, safe, seconds, size
 from esker.clock import SYSTEM_CLOCK
 
 LEAST: Final = 0.2  # seconds between two looks
+LEAST_ROWS: Final = 5  # of topics, however low the terminal is
 
 
 class Seen(msgspec.Struct):
@@ -24,6 +26,7 @@ class Seen(msgspec.Struct):
     groups: list[Any]
     queues: list[Any]
     written: dict[str, tuple[int, int]]  # records and bytes, ever
+    routes: dict[str, str]  # by the groups as which they read
 
 
 def top(*, interval: float = 1.0, rounds: int | None = None, place: Place = HERE) -> int:
@@ -49,13 +52,15 @@ def top(*, interval: float = 1.0, rounds: int | None = None, place: Place = HERE
 def _live(store: Any, interval: float, rounds: int | None) -> None:
     from rich.live import Live
 
-    before = look(store)
-    with Live(view(store.path, before, before), console=console(), screen=True) as live:
+    before, out = look(store), console()
+    with Live(
+        view(store.path, before, before, out.width, out.height), console=out, screen=True
+    ) as live:
         left = rounds
         while left is None or left > 0:
             time.sleep(interval)
             now = look(store)
-            live.update(view(store.path, before, now), refresh=True)
+            live.update(view(store.path, before, now, out.width, out.height), refresh=True)
             before = now
             left = None if left is None else left - 1
 
@@ -67,13 +72,13 @@ def _plain(store: Any, interval: float, rounds: int) -> None:
     for _ in range(rounds):
         time.sleep(interval)
         now = look(store)
-        out.print(view(store.path, before, now))
+        out.print(view(store.path, before, now, out.width))
         before = now
 
 
 def look(store: Any) -> Seen:
     """How things stand now."""
-    from esker.cli.look import counters, group_states, queue_state, topic_row
+    from esker.cli.look import counters, group_states, queue_state, routes_by_group, topic_row
 
     rows = [topic_row(store, name) for name in store]
     written = {}
@@ -81,11 +86,16 @@ def look(store: Any) -> Seen:
         found = counters(store, row.topic, row.shards)
         written[row.topic] = (found.get("total_records", 0), found.get("total_bytes", 0))
     queues = [queue_state(store, row.topic) for row in rows if row.queue]
-    return Seen(SYSTEM_CLOCK.monotonic(), rows, group_states(store), queues, written)
+    groups = group_states(store)
+    routes = routes_by_group(store, groups)
+    return Seen(SYSTEM_CLOCK.monotonic(), rows, groups, queues, written, routes)
 
 
-def view(path: str, before: Seen, now: Seen) -> Any:
-    """Two looks as tables: how much there is, and how much came between them."""
+def view(path: str, before: Seen, now: Seen, width: int, height: int = 0) -> Any:
+    """Two looks as tables: how much there is, and how much came between them.
+
+    Where there is not enough height for all topics, those to which most is written are shown.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -95,35 +105,51 @@ def view(path: str, before: Seen, now: Seen) -> Any:
         old = before.written.get(topic, (0, 0))[which]
         return max(0, now.written[topic][which] - old) / length
 
-    parts: list[Any] = [Text(safe(f"esker top: {path}, {len(now.topics)} topics"), style="bold")]
+    parts: list[Any] = [
+        Text(safe(f"esker top: {path}, {counted(len(now.topics), 'topic')}"), style="bold")
+    ]
+    topics = now.topics
+    below = sum(len(some) + 2 for some in (now.groups, now.queues) if some)
+    room = max(LEAST_ROWS, height - below - 4)
+    if height and len(topics) > room:
+        topics = sorted(topics, key=lambda each: -rate(each.topic, 0))[:room]
     parts.append(_table(
         ("TOPIC", "RECORDS", "SIZE", "RECORDS/S", "BYTES/S"),
         [(each.topic, number(each.records), size(each.bytes), number(rate(each.topic, 0)),
-          size(int(rate(each.topic, 1)))) for each in now.topics],
+          size(int(rate(each.topic, 1)))) for each in topics], width,
     ))  # fmt: skip
+    if len(topics) < len(now.topics):
+        parts.append(Text(f" and {counted(len(now.topics) - len(topics), 'topic')} more", "dim"))
     if now.groups:
         parts.append(_table(
             ("GROUP", "TOPIC", "BEHIND", "LAG", "MEMBERS"),
-            [(each.group, each.topic, number(each.records), seconds(each.seconds),
-              number(each.members)) for each in now.groups],
+            [(called(each.group, now.routes), each.topic, number(each.records),
+              seconds(each.seconds), number(each.members)) for each in now.groups], width,
         ))  # fmt: skip
     if now.queues:
         parts.append(_table(
             ("QUEUE", "READY", "LEASED", "DELAYED", "DEAD", "OLDEST"),
             [(each.queue, number(each.ready), number(each.leased), number(each.delayed),
-              number(each.dead), seconds(each.oldest_seconds)) for each in now.queues],
+              number(each.dead), seconds(each.oldest_seconds)) for each in now.queues], width,
         ))  # fmt: skip
     return Group(*parts)
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> Any:
+def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     made = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for at, title in enumerate(titles):
-        made.add_column(title, justify="right" if at else "left", no_wrap=True)
-    for row in rows:
-        made.add_row(*(Text(safe(cell)) for cell in row))
+    cells = [[safe(cell) for cell in row] for row in rows]
+    names = [title in ("TOPIC", "GROUP", "QUEUE") for title in titles]
+    for title, name, fits in zip(
+        titles, names, fitting([titles, *cells], names, width), strict=True
+    ):
+        made.add_column(
+            title, justify="left" if name else "right", no_wrap=True, overflow="ellipsis",
+            width=fits,
+        )  # fmt: skip
+    for row in cells:
+        made.add_row(*map(Text, row))
     return made

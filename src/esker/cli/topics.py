@@ -11,6 +11,7 @@ from esker.cli.failing import Usage, say
 from esker.cli.place import HERE, Place
 from esker.cli.shown import USUAL, Column, Flag, Shown, answer, counted, number, seconds, size, tell
 from esker.cli.topic_options import NO_TOPIC_FLAGS, TopicFlags, given
+from esker.errors import TopicExists
 
 _ROW = (
     Column("TOPIC", lambda row: row.topic, wide=True),
@@ -134,7 +135,8 @@ def report(*, place: Place = HERE, shown: Shown = USUAL) -> int:
     print(where)
     answer(shown, None, topics, _ROW, empty="no topics")
     for rows, columns in (
-        (groups, of_groups.ROW), (queues, of_queues.ROW), (routes, of_routes.ROW),
+        (groups, of_groups.columns({each.group: each.route for each in routes})),
+        (queues, of_queues.ROW), (routes, of_routes.ROW),
     ):  # fmt: skip
         if rows:
             answer(shown, None, rows, columns)
@@ -144,7 +146,7 @@ def report(*, place: Place = HERE, shown: Shown = USUAL) -> int:
     records = counted(sum(row.records for row in topics), "record")
     print(
         f"{records}; groups are {counted(behind, 'record')} behind, {seconds(worst)} at the most; "
-        f"{dead:,} dead jobs"
+        f"{counted(dead, 'dead job')}"
     )
     return 0
 
@@ -165,7 +167,13 @@ def create(
     from esker.cli.look import topic_state
 
     with place.open("rw", make=True) as store:
-        store.create(topic, exist_ok=exist_ok, **given(asdict(options)))
+        try:
+            store.create(topic, exist_ok=exist_ok, **given(asdict(options)))
+        except TopicExists as problem:
+            raise TopicExists(
+                f"{str(problem).partition(';')[0]}; `esker alter` changes options, and --exist-ok "
+                "takes one that has the same"
+            ) from None
         state = topic_state(store, topic)
     document = {"topic": topic, "created": True, "epoch": state.epoch, "options": state.options}
     tell(shown, document, f"topic {topic!r} is there: {counted(len(state.shards), 'shard')}, "

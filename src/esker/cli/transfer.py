@@ -17,11 +17,19 @@ from esker.cli.place import HERE, Place
 from esker.cli.progress import Bar
 from esker.cli.shown import USUAL, Flag, Shown, counted, tell
 
+Where = Annotated[str, Parameter(allow_leading_hyphen=True)]  # - is stdout or stdin
 Form = Literal["ndjson", "csv", "arrow", "parquet", "lines"]
 _ENDINGS: Final = {
     "ndjson": "ndjson", "jsonl": "ndjson", "csv": "csv", "arrow": "arrow", "arrows": "arrow",
     "parquet": "parquet", "txt": "lines", "log": "lines",
 }  # fmt: skip
+
+
+def _path(given: str) -> str:
+    """As it was given; a misspelt option, which the parser lets pass for a path, is none."""
+    if given.startswith("-") and given != "-":
+        raise Usage(f"Unknown option: {given}. A file of that name is ./{given}")
+    return given
 
 
 def _form(path: str, given: Form | None) -> str:
@@ -34,7 +42,7 @@ def _form(path: str, given: Form | None) -> str:
 
 
 def export(
-    topic: str, target: str, /, *,
+    topic: str, target: Where, /, *,
     format: Form | None = None,
     start: Annotated[
         str, Parameter(name=["--start", "-s"], allow_leading_hyphen=True)
@@ -78,7 +86,7 @@ def export(
     from esker.cli.records import printer, wanted
     from esker.filters import parse
 
-    form = _form(target, format).replace("lines", "raw")
+    form = _form(_path(target), format).replace("lines", "raw")
     chosen = None if where is None else parse(where)
     with place.open() as store:
         log: Any = store[topic]
@@ -110,7 +118,7 @@ def _all(out: Any, items: Any, bar: Bar) -> None:
 
 
 def import_(
-    source: str, topic: str, /, *,
+    source: Where, topic: str, /, *,
     format: Form | None = None,
     name: str | None = None,
     skip_gaps: Flag = False,
@@ -142,13 +150,21 @@ def import_(
     from esker.cli import intake
     from esker.cli.files import Given
 
-    form = _form(source, format)
+    form = _form(_path(source), format)
     given = None if source == "-" else Given(source)
     file: Any = sys.stdin.buffer if given is None else given
+    made = Bar(f"import {topic}", "records" if given is None else "bytes")
     try:
-        with place.open("rw", make=True) as store, Bar(f"import {topic}") as bar:
+        with place.open("rw", make=True) as store, made as bar:
             tables = intake.batches(intake.Stream(file), form, intake.Made())
-            spans, count = intake.append_all(store[topic], tables, bar.add)
+
+            def told(records: int) -> None:
+                if given is None:
+                    bar.add(records)
+                else:
+                    bar.at(given.tell(), given.size())
+
+            spans, count = intake.append_all(store[topic], tables, told)
     finally:
         if given is not None:
             given.close()

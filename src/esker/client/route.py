@@ -68,7 +68,8 @@ class RemoteRoute:
 
 def status_of(told: dict[str, Any]) -> RouteStatus:
     """A route, from what a server says of it. Which processes run it is not told."""
-    given = {**told, "name": told["route"], "id": 0, "pids": ()}
+    number = int(told["group"].rpartition(":")[2])
+    given = {**told, "name": told["route"], "id": number, "pids": ()}
     return RouteStatus(**{name: given[name] for name in RouteStatus.__struct_fields__})
 
 

@@ -127,7 +127,7 @@ class RemoteTopic:
         except Exception:  # it may not be allowed to know
             known = "nor may others be listed"
         return TopicNotFound(
-            f"no topic {self.name!r} in {self._store.path}; {known}. Appending would create it."
+            f"no topic {self.name!r} in {self._store.path}, appending would create it; {known}"
         )
 
     # ---- state ---------------------------------------------------------------------------

@@ -52,7 +52,11 @@ export class Series {
   }
 }
 
-export function Chart({ series, names, unit, label, height = 150, turn }) {
+// A label that would be cut off at the edge is left out.
+const clocks = (plot, ticks) =>
+  ticks.map((at) => (plot.valToPos(at, "x") > plot.over.clientWidth - 20 ? "" : new Date(at * 1000).toTimeString().slice(0, 8)));
+
+export function Chart({ series, names, unit, label, height = 150, turn, whole = false, steps }) {
   const place = useRef(null);
   const chart = useRef(null);
   const shown = names.join("\n");
@@ -68,8 +72,8 @@ export function Chart({ series, names, unit, label, height = 150, turn }) {
         padding: [8, 6, 0, 0],
         scales: { x: { time: true, range: (_, low, high) => [Math.min(low, high - SPAN), high] }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.15] } },
         axes: [
-          { ...axis, space: 90, size: 24, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300], values: (_, ticks) => ticks.map((at) => new Date(at * 1000).toTimeString().slice(0, 8)) },
-          { ...axis, space: 34, size: 56, values: (_, ticks) => ticks.map(unit) },
+          { ...axis, space: 90, size: 24, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300], values: clocks },
+          { ...axis, space: 34, size: 56, ...(steps ? { incrs: steps } : {}), values: (_, ticks) => ticks.map((at) => (whole && at % 1 ? "" : unit(at))) },
         ],
         series: [
           {},

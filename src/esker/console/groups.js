@@ -6,6 +6,8 @@ import { Chart, Series } from "./charts.js";
 import { Badge, Empty, Problem, Tile, attempt, count, lasting, one, short, sure, usePoll, html } from "./ui.js";
 
 const SHOWN = 6;
+const STEPS = [0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 432000, 864000, 2592000, 8640000]; // seconds, as people count them
+const named = (each) => (each.route ? `route ${each.route}` : each.group);
 const page = (each) => `#/groups/${encodeURIComponent(each.topic)}/${encodeURIComponent(each.group)}`;
 
 const fresh = () => ({ records: new Series(), seconds: new Series(), seen: null, turn: 0 });
@@ -20,25 +22,34 @@ function useLag(shared) {
     state.seen = data;
     state.turn += 1;
     const now = Date.now() / 1000;
-    const named = (field) => Object.fromEntries(groups.map((each) => [`${each.topic} · ${each.group}`, each[field]]));
-    state.records.add(now, named("records"));
-    state.seconds.add(now, named("seconds"));
+    const lines = (field) => Object.fromEntries(groups.map((each) => [`${each.topic} · ${named(each)}`, each[field]]));
+    state.records.add(now, lines("records"));
+    state.seconds.add(now, lines("seconds"));
     return state;
   };
 }
 
 const Lags = ({ state, names }) => html`
   <div class="two">
-    <section class="panel"><h2>Lag in records</h2><${Chart} label="Lag in records" series=${state.records} names=${names} unit=${short} turn=${state.turn} /></section>
-    <section class="panel"><h2>Lag in seconds</h2><${Chart} label="Lag in seconds" series=${state.seconds} names=${names} unit=${lasting} turn=${state.turn} /></section>
+    <section class="panel"><h2>Lag in records</h2><${Chart} whole label="Lag in records" series=${state.records} names=${names} unit=${short} turn=${state.turn} /></section>
+    <section class="panel"><h2>Lag in seconds</h2><${Chart} steps=${STEPS} label="Lag in seconds" series=${state.seconds} names=${names} unit=${lasting} turn=${state.turn} /></section>
   </div>`;
 
+// A route reads as a group of its own, route:1; people know it by its name.
+async function groupsWithRoutes(abort) {
+  const told = await get("/v1/groups", {}, abort);
+  if (!told.groups.some((each) => each.group.startsWith("route:"))) return told;
+  const { routes } = await get("/v1/routes", {}, abort).catch(() => ({ routes: [] }));
+  const known = new Map(routes.map((each) => [each.group, each.route]));
+  return { ...told, groups: told.groups.map((each) => ({ ...each, route: known.get(each.group) })) };
+}
+
 export function Groups() {
-  const { data, problem } = usePoll((abort) => get("/v1/groups", {}, abort), 1000, []);
+  const { data, problem } = usePoll(groupsWithRoutes, 1000, []);
   const groups = data ? [...data.groups].sort((a, b) => b.records - a.records) : [];
   const first = groups.slice(0, SHOWN);
   const state = useLag(all)(data, first);
-  const names = first.map((each) => `${each.topic} · ${each.group}`);
+  const names = first.map((each) => `${each.topic} · ${named(each)}`);
   return html`
     <div class="head"><h1>Groups</h1>${data && html`<span class="facts"><span>${one(groups.length, "group")}</span></span>`}</div>
     <${Problem} problem=${problem} />
@@ -48,7 +59,7 @@ export function Groups() {
       <section class="panel"><table class="list">
         <thead><tr><th>Group</th><th>Topic</th><th class="n">Records behind</th><th class="n">Time behind</th><th class="n wide">Caught up in</th><th class="n wide">Members</th><th></th></tr></thead>
         <tbody>${groups.map((each) => html`<tr key=${each.topic + "/" + each.group}>
-          <td class="name"><a href=${page(each)}>${each.group}</a></td>
+          <td class="name"><a href=${page(each)} title=${each.group}>${named(each)}</a></td>
           <td class="name"><a href=${"#/topics/" + encodeURIComponent(each.topic)}>${each.topic}</a></td>
           <td class="n">${count(each.records)}</td><td class="n">${lasting(each.seconds)}</td>
           <td class="n wide">${each.eta_seconds == null ? "–" : lasting(each.eta_seconds)}</td><td class="n wide">${count(each.members)}</td>

@@ -38,10 +38,10 @@ export function Queues() {
 export function Queue({ name }) {
   const path = of("queues", name);
   const ask = async (abort) => {
-    const [state, ready, leased, dead] = await Promise.all([
-      get(path, {}, abort), get(path + "/jobs", { limit: LISTED }, abort), get(path + "/leases", { limit: LISTED }, abort), get(path + "/dead", { limit: LISTED }, abort),
+    const [state, ready, leased, delayed, dead] = await Promise.all([
+      get(path, {}, abort), get(path + "/jobs", { limit: LISTED }, abort), get(path + "/leases", { limit: LISTED }, abort), get(path + "/delayed", { limit: LISTED }, abort), get(path + "/dead", { limit: LISTED }, abort),
     ]);
-    return { state, ready: ready.jobs, leased: leased.jobs, dead: dead.jobs, dead_count: dead.count };
+    return { state, ready: ready.jobs, leased: leased.jobs, delayed: delayed.jobs, dead: dead.jobs, dead_count: dead.count };
   };
   const { data, problem, again } = usePoll(ask, 1500, [name]);
   // Every change is asked about, done, told and seen at once.
@@ -76,11 +76,13 @@ export function Queue({ name }) {
         ${(each) => may("admin") && html`
           <button type="button" class="plain" onClick=${() => change(`Take ${label(each)} from its holder?`, { yes: "Release", detail: "It is ready at once, and this delivery does not count. Its holder may be at it still: then it is done twice." }, "leases/release", places(each), "released")}>Release</button>
           <button type="button" class="plain" onClick=${() => change(`Has ${label(each)} failed?`, { yes: "Nack", danger: true, input: "Why", detail: "It counts as a failed delivery, and comes again or is given up." }, "leases/nack", (why) => ({ ...places(each), reason: String(why) }), "nacked")}>Nack</button>`}<//>
-      <section class="column"><h2>Delayed <b>${count(state.delayed)}</b></h2><p class="fine">wait for their time</p>
-        ${state.parked > 0 && html`<h2>Parked <b>${count(state.parked)}</b></h2><p class="fine">wait for a job with the same key</p>`}
-        ${state.moving > 0 && html`<p class="fine">${count(state.moving)} on their way to the dead letters</p>`}
-        ${state.gone > 0 && html`<p class="problem">${one(state.gone, "job")} lost or deleted before anybody had them</p>`}
-        ${may("write") && html`<${Put} path=${path} again=${again} />`}</section>
+      <${Column} title="Delayed" total=${state.delayed} jobs=${data.delayed} note="wait for their time" more=${(each) => html`<span>in ${lasting(each.seconds_left)}</span>`}
+        foot=${html`
+          ${state.parked > 0 && html`<h2>Parked <b>${count(state.parked)}</b></h2><p class="fine">wait for a job with the same key</p>`}
+          ${state.moving > 0 && html`<p class="fine">${count(state.moving)} on their way to the dead letters</p>`}
+          ${state.gone > 0 && html`<p class="problem">${one(state.gone, "job")} lost or deleted before anybody had them</p>`}
+          ${may("write") && html`<${Put} path=${path} again=${again} />`}`}>
+        ${() => null}<//>
       <${Column} title="Dead" tone="bad" total=${data.dead_count} jobs=${data.dead} note="given up" more=${(each) => html`<span>${one(each.deliveries, "delivery").replace("deliverys", "deliveries")}</span>${each.reason && html`<span class="why">${each.reason}</span>`}`}
         top=${data.dead_count > 0 && html`<div class="buttons">
           ${may("consume") && html`<button type="button" class="plain" onClick=${() => change(`Put all dead jobs of ${name} back?`, { yes: "Requeue all", detail: one(data.dead_count, "job") }, "dead/requeue", { all: true }, (found) => `${one(found.count, "job")} put back`)}>Requeue all</button>`}
@@ -91,7 +93,7 @@ export function Queue({ name }) {
     </div>`;
 }
 
-const Column = ({ title, total, jobs, note, more, top, tone, children }) => html`
+const Column = ({ title, total, jobs, note, more, top, foot, tone, children }) => html`
   <section class=${"column " + (tone && total ? tone : "")} aria-label=${title}>
     <h2>${title} <b>${count(total)}</b></h2><p class="fine">${note}</p>${top}
     <div class="jobs">${jobs.map((each) => html`
@@ -100,7 +102,7 @@ const Column = ({ title, total, jobs, note, more, top, tone, children }) => html
         <div class="text user">${preview(each, 160)}</div>
         <div class="acts">${children(each)}</div>
       </article>`)}</div>
-    ${total > jobs.length && html`<p class="fine">and ${count(total - jobs.length)} more</p>`}
+    ${total > jobs.length && html`<p class="fine">and ${count(total - jobs.length)} more</p>`}${foot}
   </section>`;
 
 function Put({ path, again }) {

@@ -19,16 +19,17 @@ export function Routes() {
     if ((await sure(question, { yes: verb === "pause" ? "Pause" : "Resume", detail })) && (await attempt(() => post(of("routes", each.route, verb)), `${each.route}: ${verb}d`))) again();
   }
   const routes = data ? data.routes : [];
+  const usual = routes.every((each) => each.route === `${each.source}->${each.destination}`) ? " wide" : ""; // a phone has no room to say it twice
   return html`
     <div class="head"><h1>Routes</h1>${data && html`<span class="facts"><span>${one(routes.length, "route")}</span></span>`}</div>
     <${Problem} problem=${problem} />
     ${data && !routes.length && html`<${Empty}>No routes yet. store.route("orders", "payments", where="json.paid == true") makes one.<//>`}
     ${routes.length > 0 && html`
-      <section class="panel"><h2>Lag in records</h2><${Chart} label="Lag in records" series=${state.series} names=${[...state.series.lines.keys()].slice(0, 6)} unit=${short} turn=${state.turn} /></section>
+      <section class="panel"><h2>Lag in records</h2><${Chart} whole label="Lag in records" series=${state.series} names=${[...state.series.lines.keys()].slice(0, 6)} unit=${short} turn=${state.turn} /></section>
       <section class="panel"><table class="list">
-        <thead><tr><th>Route</th><th>From, to</th><th class="wide">Where</th><th>State</th><th class="n">Behind</th><th class="n wide">Time behind</th><th class="n wide">Forwarded</th><th class="n wide">Filtered</th><th class="n wide">Missed</th><th></th></tr></thead>
+        <thead><tr><th class=${usual}>Route</th><th>From, to</th><th class="wide">Where</th><th>State</th><th class="n">Behind</th><th class="n wide">Time behind</th><th class="n wide">Forwarded</th><th class="n wide">Filtered</th><th class="n wide">Missed</th><th></th></tr></thead>
         <tbody>${routes.map((each) => html`<tr key=${each.route}>
-          <td class="name">${each.route}</td>
+          <td class=${"name" + usual}>${each.route}</td>
           <td class="name"><a href=${"#/topics/" + encodeURIComponent(each.source)}>${each.source}</a> → <a href=${"#/topics/" + encodeURIComponent(each.destination)}>${each.destination}</a></td>
           <td class="wide mono user">${each.where || html`<span class="fine">all</span>`}</td>
           <td><${Badge} tone=${TONES[each.state]} title=${each.reason}>${each.state}<//> ${each.exactly_once && html`<${Badge} tone="soft">once<//>`}</td>

@@ -213,6 +213,7 @@ function Import({ topic }) {
 function told(name, value) {
   if (name.endsWith("_us")) return value ? lasting(value / 1e6) : "none";
   if (name.endsWith("_bytes")) return value ? bytes(value) : "none";
+  if (!value && ["segment_records", "cap_records", "hot_segments"].includes(name)) return "none";
   if (typeof value === "number") return value ? short(value) : "0";
   return String(value);
 }

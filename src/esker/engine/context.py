@@ -98,6 +98,7 @@ class Context:
         self.background: Background
         self.shards: list[Shard] = []
         self.guests: list[Guest] = []  # what rooms above the engine have open
+        self.at_rest: list[Callable[[], None]] = []  # called first of all when it is to be closed
 
     @property
     def note(self) -> str:

@@ -77,8 +77,8 @@ class Handle:
             known = self._entry or self._store._lookup(self.name)
             if known is None:
                 raise TopicNotFound(
-                    f"no topic {self.name!r} in {self._store.path}; "
-                    f"{nearest(self.name, list(self._store))}. Appending would create it."
+                    f"no topic {self.name!r} in {self._store.path}, appending would create it; "
+                    f"{nearest(self.name, list(self._store))}"
                 )
             return known if known is self._entry else self._attach(known)
 

@@ -40,7 +40,9 @@ def identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
     if found is not None:
         return found[0]
     if mode == "r":
-        raise NotAStore(f'there is no Esker store at {root}; open it with mode="rw" to make one')
+        raise storage.unfinished(root) or NotAStore(
+            f'there is no Esker store at {root}; open it with mode="rw" to make one'
+        )
     there = [name for name in files.list(root) if not name.startswith(".")] if kind else []
     ours = {names.TOPICS, names.JOURNALS, names.CATALOG_LOCK, names.IDENTITY + names.TEMPORARY}
     folders = [name for name in (names.TOPICS, names.JOURNALS) if name in there]
@@ -49,6 +51,8 @@ def identity(files: Files, root: str, mode: Mode, clock: Clock) -> bytes:
         found = storage.load_identity(files, root)
         if found is not None:
             return found[0]
+        if (half := storage.unfinished(root)) is not None:
+            raise half
     if used:
         raise NotAStore(
             f"{root} holds topics, but its identity, {names.IDENTITY}, is missing; nothing "

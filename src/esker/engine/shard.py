@@ -689,6 +689,7 @@ class Shard(Waited):
             self.sync_directly(log, log.end)
         self.durable = self.next
         self._publish()
+        tally.tell(self)
         self._store_state(clean=True, ceiling=self.next)
 
     def _sealed_active(self, log: LogSegment) -> None:

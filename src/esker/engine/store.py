@@ -444,9 +444,11 @@ class Store(StoreVerbs):
         context = self._context
         if context.closed or context.closing:
             return
-        context.closing = True  # from here on no append is accepted that would not be written
         problems: list[BaseException] = []
         try:
+            for finish in context.at_rest if not context.forked else ():
+                finish()  # what is under way; it appends, and acks what it appended
+            context.closing = True  # from here on no append is accepted that would not be written
             if not context.forked:
                 context.background.stop()
                 context.ahead.stop()

@@ -170,7 +170,11 @@ class _Parser:
             raise self.refuse('the field comes first: json.amount > 100, tag == "eu"')
         path: Path = self.expect("field", "a field is missing: " + ", ".join(FIELDS)).value
         if path[0] not in FIELDS:
-            raise self.refuse(f"no field {path[0]!r}; {nearest(path[0], FIELDS)}", token)
+            hint = nearest(path[0], FIELDS)
+            if path[0] == "value":  # as templates and SQL have it
+                field = ".".join(["json", *(path[1:] or ["NAME"])])
+                hint = f"a field of a JSON value is {field}"
+            raise self.refuse(f"no field {path[0]!r}; {hint}", token)
         if path[0] not in NESTED and len(path) > 1:
             raise self.refuse(f"{path[0]} has no fields of its own", token)
         if path[0] in NESTED and len(path) == 1:

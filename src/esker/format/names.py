@@ -74,6 +74,7 @@ WORKERS: Final = "workers"
 DEMAND: Final = "demand"
 TEMPORARY: Final = ".tmp"
 DELETED: Final = ".deleted"
+PARTIAL: Final = ".partial"  # behind the name of a directory: a backup that is being made
 STAGED: Final = ".staged"
 ARCHIVE: Final = "archive"
 MANIFEST: Final = "_manifest.json"

@@ -13,7 +13,7 @@ jobs are and however many wait.
     putting.py   jobs go in, from whatever process
     moving.py    jobs that go to another topic, exactly once; dead.py: the dead, looked after
     job.py       a job in hand; work.py: leases that are renewed while a handler runs
-    history.py   who held a job when
+    history.py   who held a job when; fresh.py: which jobs to come wait for their time
     queue.py     the object users hold; opening.py: how it comes to be
 
 Many processes on one machine share a queue, without a server. Every operation takes the kernel's

@@ -26,6 +26,7 @@ from esker.queues.claiming import NOTHING, Missing, Taken, Want, claim, given_up
 from esker.queues.cohort import Cohort, dealt
 from esker.queues.crew import LOOK_US, Crew
 from esker.queues.dead import DeadLetters
+from esker.queues.fresh import Delayed, Fresh, delayed
 from esker.queues.job import NOT_BEFORE, Grant, Job, parse_token, stale
 from esker.queues.lane import Lane
 from esker.queues.leases import State
@@ -89,6 +90,7 @@ class Queue:
         self.topic = topic
         self.options = options
         self._lanes = lanes
+        self._fresh = [Fresh() for _ in lanes]
         per = len(lanes) // options.priorities
         self._order = [lanes[at : at + per] for at in range(len(lanes) - per, -1, -per)]
         self._per = per
@@ -514,7 +516,9 @@ class Queue:
             for name, amount in counts.items():
                 total[name] += amount
             end = self.topic.end(lane.number)
-            total["ready"] += max(0, end - cursor)
+            later = self._fresh[lane.number].waiting(lane, cursor, end, wall)
+            total["ready"] += max(0, end - cursor - later)
+            total["delayed"] += later
             gone += lost
             paused |= held_back
             found = read(lane, floor, end) if floor < end else iter(())
@@ -565,6 +569,10 @@ class Queue:
             if not isinstance(each, Missing):
                 found += [record for record in each if not_before(record) <= wall]
         return found[:limit]
+
+    def delayed(self) -> list[Delayed]:
+        """The jobs that wait for their time, those first that are handed out first."""
+        return delayed(self)
 
     def leases(self) -> list[Held]:
         """Every job that somebody holds: who, under which token, and for how long."""

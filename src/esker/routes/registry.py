@@ -64,6 +64,7 @@ class Registry:
                     return known
             made = cls(store)
             context.guests.insert(0, made)  # closed before the groups that it reads as
+            context.at_rest.append(made.rest)
         Groups.of(context)
         context.background.tend_soon()
         return made
@@ -198,12 +199,17 @@ class Registry:
                 self._thread = threading.Thread(target=self._run, name="esker-route", daemon=True)
                 self._thread.start()
 
-    def close(self) -> None:
-        self._stop = True
+    def rest(self) -> None:
+        """Make no step any more; the one that is under way is finished, up to its acks."""
+        with self._lock:  # not while one is being started
+            self._stop = True
+            thread = self._thread
         self._wake.set()
-        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def close(self) -> None:
+        self.rest()
         for runner in [*self._runners.values(), *self._gone]:
             runner.leave()
         self.let_go()

@@ -46,6 +46,8 @@ def is_loopback(host: str) -> bool:
 
 def check_settings(settings: Settings) -> None:
     """Refuse to start where others could do what they should not."""
+    if not 0 <= settings.port < 1 << 16:
+        raise InvalidOption(f"port={settings.port}: must lie in 0..65535")
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise InvalidOption("TLS needs both tls_cert and tls_key")
     if settings.tls_ca and not settings.tls_cert:

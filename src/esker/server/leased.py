@@ -1,4 +1,5 @@
-"""Jobs that somebody holds: who looks after a queue sees them, and can take them back.
+"""Jobs that somebody holds: who looks after a queue sees them, and can take them back. And those
+that wait for their time.
 
 A worker that hangs holds its jobs until their leases end. Whoever has the scope `admin` need not
 wait: a job that is taken back is ready at once (`release`), or counts as failed (`nack`). Its
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from esker.errors import DataGap, OffsetOutOfRange, StaleLease
+from esker.queues.fresh import Delayed
 from esker.queues.job import Job
 from esker.queues.queue import Held, Queue
 from esker.records import Record
@@ -45,10 +47,30 @@ async def leases(call: Call) -> Reply:
     return Reply(wire.Leases(queue.name, count, jobs))
 
 
-def _record(queue: Queue, held: Held) -> Record | None:
+async def delayed(call: Call) -> Reply:
+    """The first of the jobs that wait for their time, those whose time comes soonest."""
+    query: wire.LeasesQuery = call.query
+    queue = await opened(call)
+
+    def look(_: Store) -> tuple[int, list[tuple[Delayed, Record | None]]]:
+        waiting = queue.delayed()
+        return len(waiting), [(each, _record(queue, each)) for each in waiting[: query.limit]]
+
+    count, found = await call.app.run(look)
+    jobs = [
+        wire.DelayedOut(
+            **record_fields(record, query.values, query.headers), seconds_left=each.seconds_left
+        )
+        for each, record in found
+        if record is not None
+    ]
+    return Reply(wire.DelayedJobs(queue.name, count, jobs))
+
+
+def _record(queue: Queue, which: Held | Delayed) -> Record | None:
     """What it is about; None if that was lost meanwhile."""
     try:
-        return queue.topic.get(held.offset, held.shard)
+        return queue.topic.get(which.offset, which.shard)
     except (DataGap, OffsetOutOfRange):
         return None
 

@@ -56,10 +56,23 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
+class CannotListen(OSError):
+    """The place is taken, or there is no such place."""
+
+
 def bound(settings: Settings) -> list[socket.socket]:
     """Sockets that are bound to where the settings say; a name may have several addresses."""
-    if settings.unix:
-        return [_unix(settings.unix)]
+    try:
+        return [_unix(settings.unix)] if settings.unix else _bound(settings)
+    except OSError as problem:
+        where, other = settings.unix or f"{settings.host}:{settings.port}", "another place"
+        if not settings.unix:
+            other = "another one with --port, or 0 for any that is free"
+        what = f"cannot listen on {where}: {problem.strerror}; choose {other}"
+        raise CannotListen(problem.errno, what) from problem
+
+
+def _bound(settings: Settings) -> list[socket.socket]:
     found = socket.getaddrinfo(
         settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )

@@ -12,6 +12,7 @@ import msgspec
 
 from esker.errors import RouteNotFound, RouteRefused
 from esker.routes.route import Route
+from esker.routes.runner import group_of
 from esker.routes.status import RouteStatus
 from esker.server import wire_rooms as wire
 from esker.server.call import Call, Reply
@@ -115,6 +116,6 @@ def _may(call: Call, route: Route | RouteStatus) -> bool:
 
 def _told(status: RouteStatus) -> wire.RouteState:
     told = msgspec.structs.asdict(status)
-    told["route"] = told.pop("name")
+    told |= {"route": told.pop("name"), "group": group_of(status.id)}
     del told["id"], told["pids"]
     return wire.RouteState(**told)

@@ -126,6 +126,8 @@ ROOMS: Final[tuple[Route, ...]] = (
           body=wire.Nothing, reply=rooms.Paused),
     Route("GET", JOBS + "/history", "read", "queues.history", "What happened to a job", QUEUE,
           query=rooms.HistoryQuery, reply=rooms.History),
+    Route("GET", JOBS + "/delayed", "read", "leased.delayed", "Jobs that wait for their time",
+          QUEUE, query=wire_looks.LeasesQuery, reply=wire_looks.DelayedJobs),
     Route("GET", JOBS + "/leases", "read", "leased.leases", "Jobs that somebody holds", QUEUE,
           query=wire_looks.LeasesQuery, reply=wire_looks.Leases),
     Route("POST", JOBS + "/leases/release", "admin", "leased.release",

@@ -202,6 +202,18 @@ class Leases(Struct):
     jobs: list[LeaseOut]
 
 
+class DelayedOut(RecordOut, kw_only=True):
+    """A job that waits for its time."""
+
+    seconds_left: float
+
+
+class DelayedJobs(Struct):
+    queue: str
+    count: int
+    jobs: list[DelayedOut]
+
+
 Places = Annotated[list[Place], Meta(min_length=1, max_length=10_000)]
 
 

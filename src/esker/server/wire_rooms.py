@@ -371,6 +371,7 @@ class RouteState(Struct):
     """A route, as it is now."""
 
     route: str
+    group: str  # as which it reads its source
     source: str
     destination: str
     where: str

@@ -24,6 +24,16 @@ from esker.storage.files import Files, Holder, join, replace_file
 KEPT_GENERATIONS = 2
 
 
+def unfinished(root: str) -> NotAStore | None:
+    """What is wrong with a directory without an identity, if its name says so."""
+    if not root.endswith(names.PARTIAL):
+        return None
+    return NotAStore(
+        f"{root} is a copy that was never finished, and no store; make it again: whoever does "
+        "throws away what is there"
+    )
+
+
 def load_identity(files: Files, root: str) -> tuple[bytes, int] | None:
     """Store id and creation time; None when there is no store."""
     path = join(root, names.IDENTITY)

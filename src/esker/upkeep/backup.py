@@ -21,6 +21,8 @@ write: to it, the copy is what a killed process leaves.
               somebody deleted meanwhile, the shard is looked at again
     catalog   again after all that it named was copied, until it names nothing new: topics that came
               meanwhile are copied too, those that went are left out
+    identity  when all that is durable in the copy. Until then it is no store: neither `restore`
+              nor anybody else takes what is there for all that there was
     recovery  the copy is opened and closed; then verified
 
 Bytes of a journal are not copied while its owner lives, for the logs have them, in the page cache
@@ -43,13 +45,14 @@ from typing import Final
 import msgspec
 
 from esker.clock import SYSTEM_CLOCK
+from esker.engine.identity import make_dirs
 from esker.engine.store import open_store
 from esker.errors import Corruption, InvalidOption, NotAStore, StorageError
 from esker.format import names
 from esker.format.catalog import TopicEntry
 from esker.format.segment import TRAILER_SIZE
 from esker.format.state import State
-from esker.storage.catalog import CatalogFile, load_identity
+from esker.storage.catalog import CatalogFile, load_identity, unfinished
 from esker.storage.files import (
     SYSTEM_FILES,
     Files,
@@ -66,7 +69,6 @@ from esker.upkeep.verify import verify
 
 PIECE: Final = 4 << 20
 PASSES: Final = 50  # of a shard in which somebody goes on deleting
-PARTIAL: Final = ".partial"
 
 Progress = Callable[[int, int], None]
 
@@ -109,7 +111,7 @@ def backup(
     started = SYSTEM_CLOCK.monotonic()
     source, wanted = absolute(path), absolute(target)
     before = None if base is None else absolute(base)
-    _outside(source, wanted)
+    _outside(files, source, wanted)
     if files.kind(wanted):
         raise InvalidOption(f"{wanted} is there already; a backup gets a place of its own")
     identity = load_identity(files, source)
@@ -117,8 +119,9 @@ def backup(
         raise NotAStore(f"there is no Esker store at {source}")
     if before is not None and load_identity(files, before) != identity:
         raise InvalidOption(f"{before} is no backup of the same store")
-    partial = wanted + PARTIAL
-    remove_tree(files, partial)
+    partial = wanted + names.PARTIAL
+    make_dirs(files, parent(partial))
+    _discard(files, partial)
     work = _Backup(files, source, partial, before, progress)
     work.report.path = wanted
     work.run(identity[0])
@@ -140,16 +143,20 @@ def restore(
     """Make a store of a backup. There must be nothing at `path` yet, or an empty directory."""
     started = SYSTEM_CLOCK.monotonic()
     origin, wanted = absolute(source), absolute(path)
-    _outside(origin, wanted)
+    _outside(files, origin, wanted)
     if load_identity(files, origin) is None:
-        raise NotAStore(f"there is no backup at {origin}")
+        raise unfinished(origin) or NotAStore(f"there is no backup at {origin}")
     if files.kind(wanted) and (files.kind(wanted) != "dir" or files.list(wanted)):
         raise InvalidOption(f"{wanted} is not empty; restore to a place where nothing is")
-    partial = wanted + PARTIAL
-    remove_tree(files, partial)
+    partial = wanted + names.PARTIAL
+    make_dirs(files, parent(partial))
+    _discard(files, partial)
     total = tree_size(files, origin)
     report = BackedUp(wanted, origin)
-    _copy_tree(files, origin, partial, report, total, progress)
+    _copy_tree(files, origin, partial, report, total, progress, but=names.IDENTITY)
+    _sync_tree(files, partial)
+    copy_file(files, join(origin, names.IDENTITY), join(partial, names.IDENTITY))
+    report.files += 1
     found = verify(partial, files=files, deep=check)
     _refuse(found, partial)
     report.topics, report.records = found.topics, found.records - found.deleted
@@ -162,7 +169,17 @@ def restore(
     return report
 
 
-def _outside(source: str, target: str) -> None:
+def _discard(files: Files, partial: str) -> None:
+    """Remove what a run left that was interrupted: first that which makes it a store."""
+    if files.kind(join(partial, names.IDENTITY)):
+        files.unlink(join(partial, names.IDENTITY))
+        files.sync_dir(partial)
+    remove_tree(files, partial)
+
+
+def _outside(files: Files, source: str, target: str) -> None:
+    if files.kind(source) in ("file", "other"):
+        raise NotAStore(f"{source} is not a directory; give that of a store")
     if target == source or f"{target}/".startswith(f"{source}/"):
         raise InvalidOption(f"{target} lies in {source} itself; choose a place outside")
 
@@ -203,7 +220,6 @@ class _Backup:
         files = self.files
         for folder in ("", names.TOPICS, names.JOURNALS, names.STAGING):
             files.make_dir(join(self.target, folder) if folder else self.target)
-        self.copy(names.IDENTITY)
         for name in files.list(join(self.source, names.STAGING)):
             if names.parse_commit(name) is not None:
                 self.copy(names.STAGING, name)
@@ -223,6 +239,8 @@ class _Backup:
         for gone in set(done) - set(there):
             remove_tree(files, join(self.target, names.TOPICS, names.topic(gone)))
         self.journals()
+        _sync_tree(files, self.target)
+        self.copy(names.IDENTITY)
         self.report.topics = len(there)
 
     def catalog(self, store: bytes) -> dict[int, TopicEntry]:
@@ -485,10 +503,11 @@ def remove_tree(files: Files, path: str) -> None:
 
 
 def _copy_tree(
-    files: Files, source: str, target: str, report: BackedUp, total: int, progress: Progress | None
-) -> None:
+    files: Files, source: str, target: str, report: BackedUp, total: int,
+    progress: Progress | None, but: str = "",
+) -> None:  # fmt: skip
     files.make_dir(target)
-    for name in sorted(files.list(source)):
+    for name in sorted(set(files.list(source)) - {but}):
         one, other = join(source, name), join(target, name)
         if files.kind(one) == "dir":
             _copy_tree(files, one, other, report, total, progress)

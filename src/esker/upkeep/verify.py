@@ -45,6 +45,7 @@ from esker.format.frame import padded
 from esker.format.journal import Entry, JournalHeader
 from esker.format.state import State
 from esker.options import JOURNAL_BYTES_MIN, TopicOptions
+from esker.storage.catalog import unfinished
 from esker.storage.files import SYSTEM_FILES, Files, absolute, join
 from esker.upkeep.inspection import Inspection, Look, config_of, inspect_shard
 from esker.upkeep.leases import inspect_queue
@@ -175,9 +176,12 @@ class Check:
         if kind == "link":
             kind = files.kind(join(root, "."))
         if kind != "dir":
-            raise NotAStore(f"there is no Esker store at {root}; give the directory of a store")
+            what = f"{root} is not a directory" if kind else f"there is no Esker store at {root}"
+            raise NotAStore(f"{what}; give the directory of a store")
         path = join(root, names.IDENTITY)
         if not files.kind(path):
+            if (half := unfinished(root)) is not None:  # and nobody may make it look like one
+                raise half
             self.store = id_of_store(files, root)
             if self.store is None:
                 raise NotAStore(f"there is no Esker store at {root}: it has no {names.IDENTITY}")
