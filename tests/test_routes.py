@@ -72,6 +72,37 @@ def test_closing_waits_for_the_step_under_way_so_that_nothing_comes_twice(
         assert amounts(again["copies"]) == list(range(10))
 
 
+def test_a_store_that_waits_for_a_route_is_closed_by_one_thread_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, go_on, rest = threading.Event(), threading.Event(), Registry.rest
+    closed: list[str] = []
+    close_shards = esker.Store._close_shards
+
+    def slowly(self: Registry) -> None:
+        waiting.set()
+        assert go_on.wait(30)
+        rest(self)
+
+    def counted(self: esker.Store, problems: list[BaseException]) -> None:
+        closed.append(threading.current_thread().name)
+        close_shards(self, problems)
+
+    monkeypatch.setattr(Registry, "rest", slowly)
+    monkeypatch.setattr(esker.Store, "_close_shards", counted)
+    opened = esker.open(tmp_path / "data")
+    orders(opened)
+    opened.route("orders", "copies")
+    first = threading.Thread(target=opened.close, name="first")
+    first.start()
+    assert waiting.wait(30)
+    opened.close()  # somebody is at it
+    assert closed == []
+    go_on.set()
+    first.join(30)
+    assert closed == ["first"]
+
+
 # ---- what goes where -------------------------------------------------------------------------
 
 

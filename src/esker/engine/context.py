@@ -84,6 +84,7 @@ class Context:
         self.progress: Callable[[Progress], None] | None = None  # told while it is recovered
         self.gaps_met = 0  # gaps that readers of this handle came across
         self.told_bounds = False  # that there is no cold store for topics that have bounds
+        self.ending = False  # somebody closes it; what is under way may still append
         self.closing = False  # nothing new is accepted; what was accepted is being written
         self.closed = False
         self.forked = False

@@ -442,8 +442,9 @@ class Store(StoreVerbs):
     def close(self) -> None:
         """Write and sync everything, mark the store clean, let go of all locks."""
         context = self._context
-        if context.closed or context.closing:
+        if context.closed or context.ending:
             return
+        context.ending = True
         problems: list[BaseException] = []
         try:
             for finish in context.at_rest if not context.forked else ():
