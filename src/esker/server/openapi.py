@@ -63,7 +63,7 @@ CODES: Final[dict[str, tuple[str, ...]]] = {
     "topics.create": ("invalid_option", "topic_exists", "throttled", "disk_full"),
     "topics.alter": ("invalid_option", "topic_not_found", "topic_full"),
     "topics.state": ("topic_not_found",),
-    "topics.delete": ("topic_not_found", "writer_busy"),
+    "topics.delete": ("topic_not_found", "topic_not_empty", "writer_busy"),
     "records.append": (
         "topic_not_found", "invalid_record", "record_too_large", "batch_too_large", "key_reused",
         "topic_full", "throttled", "would_block", "writer_busy", "poisoned", "storage", "disk_full",

@@ -113,6 +113,7 @@ class Topics(Struct, omit_defaults=True):
 
 class DeleteTopicQuery(Given):
     missing_ok: bool = False
+    if_empty: bool = False
 
 
 class TopicDeleted(Struct):
