@@ -179,6 +179,14 @@ class ReadQuery(Given):
     where: Where | None = None
 
 
+class StreamQuery(Struct, kw_only=True):
+    """Of a durable stream; what else a client gives there is for others on the way."""
+
+    offset: Annotated[str, Meta(max_length=64)] | None = None
+    live: Literal["long-poll", "sse"] | None = None
+    cursor: Annotated[str, Meta(max_length=64)] | None = None
+
+
 class Page(Struct):
     topic: str
     shard: int
