@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import random
 import re
 import threading
 import time
@@ -22,9 +23,11 @@ from esker.server.durable_state import HEADER, Mark, Stream, load
 from esker.server.faults import Fault
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
-from tests.helpers import HandClock
+from tests.helpers import PATIENCE, HandClock, child, lasting_port
 from tests.server.asgi import Keys, application, bearer, call
 from tests.server.conftest import Answer, Client
+from tests.server.test_kills import kill, start
+from tests.suites import SEED, Tallies
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -790,3 +793,121 @@ def test_names_of_streams_that_are_not_there_are_not_kept(client: Client) -> Non
 
 def test_handlers_are_all_of_the_protocol() -> None:
     assert set(durable.__all__) == {"append", "create", "delete", "read"}
+
+
+# ---- kills -----------------------------------------------------------------------------------
+
+
+class Sender(threading.Thread):
+    """Appends numbered batches, and tries each until it is acknowledged."""
+
+    def __init__(self, number: int, port: int, over: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.who, self.port, self.over = f"p{number}", port, over
+        self.acked = 0
+        self.problems: list[Any] = []
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            body = msgspec.json.encode([[self.who, self.acked, n] for n in range(3)])
+            headers = {
+                **JSON, "Producer-Id": self.who, "Producer-Epoch": "0",
+                "Producer-Seq": str(self.acked),
+            }  # fmt: skip
+            status = self.send(body, headers)
+            if status in (200, 204):
+                self.acked += 1
+            elif status not in (0, 503):
+                self.problems.append(status)
+                return
+
+    def send(self, body: bytes, headers: dict[str, str]) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request("POST", "/ds/s", body, headers)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.01)
+            return 0
+        finally:
+            connection.close()
+
+
+def follow(port: int, found: list[Any], at: str) -> tuple[str, bool]:
+    """What one connection gives; where it ended, and whether the stream did."""
+    closed, batch = False, []
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", f"/ds/s?offset={at}&live=sse")
+        answer = connection.getresponse()
+        if answer.status != 200:
+            return at, False
+        stream = object.__new__(Events)
+        stream.answer = answer
+        for name, data in stream:
+            if name == "data":
+                batch = msgspec.json.decode(data)
+                continue
+            control = msgspec.json.decode(data)
+            at, closed = control["streamNextOffset"], control.get("streamClosed", False)
+            found += batch
+            batch = []
+    except (OSError, http.client.HTTPException):
+        time.sleep(0.01)
+    finally:
+        connection.close()
+    return at, closed
+
+
+@pytest.mark.crash
+@pytest.mark.suite
+@pytest.mark.timeout(300)
+def test_batches_of_producers_are_there_once_however_often_the_server_is_killed(
+    tmp_path: Path, tally: Tallies
+) -> None:
+    suite = tally("durable stream kills")
+    dice, port, over = random.Random(SEED), lasting_port(), threading.Event()
+    senders = [Sender(number, port, over) for number in range(3)]
+    found: list[Any] = []
+
+    def reading() -> None:
+        at, closed = "-1", False
+        while not closed:
+            at, closed = follow(port, found, at)
+
+    reader = threading.Thread(target=reading, daemon=True)
+    code = "from tests.server.nursery import main; main()"
+    with child(code, tmp_path / "data", port, tmp_path / "errors") as nursery:
+        server = start(nursery)
+        maker = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        maker.request("PUT", "/ds/s", b"", JSON)
+        assert maker.getresponse().status == 201
+        maker.close()
+        for each in (*senders, reader):
+            each.start()
+        try:
+            while suite.count < suite.floor:
+                goal = sum(each.acked for each in senders) + dice.randint(0, 60)
+                until = time.monotonic() + 2
+                while sum(e.acked for e in senders) < goal and time.monotonic() < until:
+                    time.sleep(0.002)
+                assert not any(each.problems for each in senders)
+                kill(server)
+                server = start(nursery)
+                suite.count += 1
+            over.set()
+            for each in senders:
+                each.join(PATIENCE)
+            assert senders[0].send(b"", {"Stream-Closed": "true"}) == 204
+            reader.join(PATIENCE)
+            assert not reader.is_alive()
+        finally:
+            over.set()
+            kill(server)
+    assert not any(each.problems for each in senders)
+    assert "Traceback" not in (tmp_path / "errors").read_text()
+    for each in senders:
+        mine = [(seq, n) for who, seq, n in found if who == each.who]
+        assert mine == [(seq, n) for seq in range(each.acked) for n in range(3)], "once, in order"
+    suite.also["records"] = len(found)
+    assert len(found) > 0
