@@ -159,7 +159,10 @@ def test_another_configuration_is_a_conflict(client: Client) -> None:
     [
         {"Stream-TTL": "60", "Stream-Expires-At": "2099-01-01T00:00:00Z"}, {"Stream-TTL": "1.0"},
         {"Stream-TTL": "060"}, {"Stream-TTL": "+6"}, {"Stream-TTL": ""}, {"Stream-TTL": "9" * 30},
-        {"Stream-Expires-At": "soon"}, {"Content-Type": "nothing"}, {"Content-Type": "a/b\x80"},
+        {"Stream-Expires-At": "soon"},
+        {"Stream-Expires-At": "2099-W01-1"}, {"Stream-Expires-At": ""}, {"Content-Type": "a/\xe9"},
+        {"Stream-Expires-At": "2099-01-01T00:00:00,5Z"}, {"Content-Type": "nothing"},
+        {"Content-Type": "a/b\x80"},
         {"Stream-Forked-From": "/ds/other"},
     ],
 )  # fmt: skip
@@ -747,12 +750,17 @@ def test_no_page_appends_by_a_form_or_from_elsewhere(client: Client) -> None:
 
 def test_a_mark_that_somebody_forged_splits_no_answer(client: Client) -> None:
     put(client, "s", body=b"x")
-    for kind in ("text/plain\r\nevil: 1", "", "x" * 300, "text/plain\u2028"):
+    for kind in (
+        "text/plain\r\nevil: 1", "", "x" * 300, "text/plain\u2028", "text/pl\u0430in", "a/b\n",
+    ):  # fmt: skip
         mark = msgspec.json.encode({"type": kind, "expires": "2000-01-01"})
         client.server.app.store._store["s"].append(b"y", headers={HEADER: mark}, wait=True)
     answer = get(client, "s")
     assert (answer.status, answer.headers["content-type"]) == (200, "text/plain")
     assert "evil" not in answer.headers
+    mark = msgspec.json.encode({"type": "text/plain", "expires": "2000-99"})
+    client.server.app.store._store["s"].append(b"z", headers={HEADER: mark}, wait=True)
+    assert get(client, "s").status == 200, "a time that is none is never over"
 
 
 def test_limits_hold(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def _asked(call: Call) -> Mark:
         raise Fault("invalid_request", "give Stream-TTL or Stream-Expires-At, not both")
     if ttl is not None and not _TTL.fullmatch(ttl):
         raise Fault("invalid_request", "Stream-TTL: a whole number of seconds")
-    if expires is not None:
-        instant_us(expires)
+    if expires is not None and instant_us(expires) is None:
+        raise Fault("invalid_request", "Stream-Expires-At: a time as in RFC 3339")
     return Mark(media, None if ttl is None else int(ttl), expires, bare=True)
 
 

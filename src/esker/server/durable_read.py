@@ -23,7 +23,7 @@ from esker.records import Gap
 from esker.server import codec, records, wire
 from esker.server.call import Call, Reply
 from esker.server.codec import EVENTS
-from esker.server.durable_state import Entry, Stream, load, marks_in
+from esker.server.durable_state import INSTANT, Entry, Stream, load, marks_in
 from esker.server.faults import Fault
 from esker.server.records import known
 
@@ -86,16 +86,20 @@ def _is_over(call: Call, stream: Stream) -> bool:
     now, mark = call.app.clock.now_us(), stream.mark
     if mark.ttl is not None and now >= stream.touched_us + mark.ttl * 1_000_000:
         return True
-    return mark.expires is not None and now >= instant_us(mark.expires)
+    end = None if mark.expires is None else instant_us(mark.expires)
+    return end is not None and now >= end
 
 
-def instant_us(text: str) -> int:
+def instant_us(text: str) -> int | None:
+    """A time as in RFC 3339; None if it is none."""
+    if not re.match(INSTANT, text):
+        return None
     try:
         found = datetime.fromisoformat(text.upper())
-    except ValueError:
-        raise Fault("invalid_request", "Stream-Expires-At: a time as in RFC 3339") from None
-    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return int(found.timestamp() * 1_000_000)
+        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return int(found.timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        return None
 
 
 def standing(stream: Stream, at: int) -> Headers:

@@ -37,9 +37,10 @@ Sender = tuple[str, int, int]  # a producer, its epoch, the number of its batch
 
 
 # What a mark says comes back in headers, whoever wrote it.
-TYPE: Final = r"^[\w!#$&^.+-]+/[\w!#$&^.+*-]+[ -~]*$"
+TYPE: Final = r"^[A-Za-z0-9_!#$&^.+-]+/[A-Za-z0-9_!#$&^.+*-]+[ -~]*\Z"
 ContentType = Annotated[str, Meta(pattern=TYPE, max_length=256)]
-Instant = Annotated[str, Meta(pattern=r"^[0-9TZtz:+. -]+$", max_length=64)]
+INSTANT: Final = r"^[0-9TZtz:+. -]{1,64}\Z"
+Instant = Annotated[str, Meta(pattern=INSTANT)]
 
 
 class Mark(msgspec.Struct, omit_defaults=True, rename={"content_type": "type"}):
