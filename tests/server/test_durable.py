@@ -630,7 +630,8 @@ def test_what_was_deleted_before_a_position_is_passed(client: Client) -> None:
 def test_a_topic_that_is_no_stream_stays_what_it_is(client: Client) -> None:
     client.append("plain", "x")
     client.call("PUT", "/v1/topics/wide", {"shards": 2})
-    for name in ("plain", "wide"):
+    client.call("PUT", "/v1/queues/jobs", {})
+    for name in ("plain", "wide", "jobs"):
         for method in ("GET", "HEAD", "POST", "DELETE"):
             answer = client.call(method, f"/ds/{name}", b"x" if method == "POST" else None, TEXT)
             assert answer.status == 409, (name, method)

@@ -30,6 +30,7 @@ from esker.server.codec import BYTES
 from esker.server.durable_read import INERT, NUMBER, PAGE_BYTES, current, instant_us, read, standing
 from esker.server.durable_state import HEADER, TYPE, Entry, Mark, Sender, Stream, load, plain
 from esker.server.faults import Fault
+from esker.server.gauges import is_queue
 from esker.server.records import known
 
 __all__ = ["append", "create", "delete", "read"]
@@ -98,9 +99,9 @@ def _asked(call: Call) -> Mark:
 
 
 def _is_bare(store: Store, name: str) -> bool:
-    """A topic of one shard without a record, so that it may become a stream."""
+    """A topic of one shard without a record, and no queue: it may become a stream."""
     topic = known(store, name)
-    return topic.shards == 1 and topic.earliest(0) == topic.end(0)
+    return topic.shards == 1 and topic.earliest(0) == topic.end(0) and not is_queue(topic)
 
 
 async def delete(call: Call) -> Reply:
