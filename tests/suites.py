@@ -37,6 +37,7 @@ FLOORS: Final = {
     "reader steps": 3_000,
     "queue kills": 60,
     "server kills": 200,
+    "durable stream kills": 40,
     "queue crashes": 2_000,
     "queue faults": 400,
     "queue damages": 2_000,

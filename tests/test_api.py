@@ -194,6 +194,29 @@ def test_creating_a_topic_again_is_refused_unless_it_is_the_same(store: esker.St
     assert store.create("t", exist_ok=True) is made
 
 
+def test_a_topic_is_deleted_if_it_is_empty_and_else_left_alone(store: esker.Store) -> None:
+    for name, fill in {"full": "now", "buffered": "later", "emptied": "gone"}.items():
+        topic = store.create(name, shards=2)
+        if fill != "later":
+            topic.append_many([esker.Record(b"x", key=b"%d" % n) for n in range(20)], wait=True)
+        else:
+            topic.append(b"x")
+        if fill == "gone":
+            topic.delete("latest")
+    for name in ("full", "buffered"):
+        with pytest.raises(esker.TopicNotEmpty, match="nothing was deleted"):
+            store.delete(name, if_empty=True)
+        assert name in store
+        store.sync()
+        assert list(store[name].read())
+    store.delete("emptied", if_empty=True)
+    store.create("bare")
+    store.delete("bare", if_empty=True)
+    store.delete("bare", if_empty=True, missing_ok=True)
+    assert sorted(store) == ["buffered", "full"]
+    store["full"].append(b"more", wait=True)
+
+
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory", "ephemeral"])
 def test_every_class_appends_reads_and_goes_on_after_opening_again(
     tmp_path: Path, durability: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,34 @@ def segments(folder: Path) -> dict[str, int]:
 def still(tmp_path: Path) -> Iterator[esker.Store]:
     with opened(tmp_path) as store:
         yield store
+
+
+ODD: dict[str, Any] = {
+    "link": lambda path, aside: path.symlink_to(aside),
+    "loop": lambda path, aside: path.symlink_to(path),
+    "dangling": lambda path, aside: path.symlink_to(aside.with_name("nowhere")),
+    "device": lambda path, aside: path.symlink_to("/dev/zero"),
+    "pipe": lambda path, aside: os.mkfifo(path),
+    "directory": lambda path, aside: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_file_in_a_cold_folder_is_neither_followed_nor_waited_for(
+    still: esker.Store, tmp_path: Path, odd: str
+) -> None:
+    topic = filled(still)
+    still.tier("t", "cold")
+    moved = cold_files(tmp_path)[0]
+    aside, data = tmp_path / "aside", moved.read_bytes()
+    moved.rename(aside)
+    ODD[odd](moved, aside)
+    with pytest.raises(esker.ColdUnavailable, match="cold"):
+        list(topic.read(0))
+    assert aside.read_bytes() == data
+    moved.rmdir() if odd == "directory" else moved.unlink()
+    aside.rename(moved)
+    assert values(topic) == list(range(50))
 
 
 def test_what_was_moved_reads_as_before_here_and_elsewhere(

@@ -96,6 +96,12 @@ class TopicExists(EskerError):
     code = "topic_exists"
 
 
+class TopicNotEmpty(EskerError):
+    """`delete(if_empty=True)` was asked for a topic that holds records; nothing was deleted."""
+
+    code = "topic_not_empty"
+
+
 class TopicFull(EskerError):
     """A topic with discard="reject" is at its cap; nothing was appended."""
 

@@ -133,7 +133,17 @@ async def pages() -> tuple[int, list[str]]:
                 if not media and route.body is None:
                     continue
                 request = Request(route, "t")
-                got = await request.send(app, {"content-type": media})
+                sent = {"content-type": media}
+                if "*/*" in route.media and "form" not in media:
+                    # plain text is taken there, but not from a page that does not say whose it is
+                    simple = media.partition(";")[0].lower() in ("text/plain", "")
+                    got = await request.send(app, {**sent, "user-agent": "Mozilla/5.0"})
+                    judge({403} if simple else {409}, got, (route.path, media))
+                    for headers in FOREIGN_PAGES:
+                        got = await request.send(app, {**sent, **headers})
+                        judge({403}, got, (route.path, media, headers))
+                    continue
+                got = await request.send(app, sent)
                 judge({415}, got, (route.path, media))
         assert len(app.store._store["t"]) == 0
     return count, wrong

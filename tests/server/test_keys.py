@@ -17,7 +17,7 @@ import pytest
 
 import esker.server
 from esker.errors import EskerError, InvalidOption, PermissionRefused
-from esker.server import gate, keyfile
+from esker.server import gate, keyfile, watch
 from esker.server.call import Call, Reply
 from esker.server.keys import SCOPES, Keyring, Principal, id_of, new_secret, redacted
 from esker.server.settings import Settings
@@ -395,6 +395,22 @@ def test_topics_are_bounded_whoever_makes_them_and_how(tmp_path: Path) -> None:
     assert count == 50
     assert sum(each.status in (200, 201) for each in got) == 50
     assert {each.code for each in got if each.status >= 400} == {"throttled"}
+
+
+def test_watches_that_wait_to_be_used_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "SESSIONS_MAX", 20)
+
+    async def crowd() -> tuple[list[Got], int]:
+        async with application() as app:
+            app.store._store.create("t")
+            body = {"topics": {"t": {}}}
+            got = await asyncio.gather(*(call(app, "POST", "/v1/watch", body) for _ in range(64)))
+            return list(got), len(app.sessions)
+
+    got, count = asyncio.run(crowd())
+    assert count == 20
+    assert sum(each.status == 201 for each in got) == 20
+    assert {each.code for each in got if each.status != 201} == {"throttled"}
 
 
 def test_a_rate_is_a_bucket_that_fills(tmp_path: Path) -> None:

@@ -203,6 +203,15 @@ def test_asking_for_what_is_not_there_leaves_nothing_behind(client: Client) -> N
     assert not any(name.startswith("x") for name in [*store._topics, *store._store._topics])
 
 
+def test_a_topic_with_records_is_not_deleted_as_an_empty_one(client: Client) -> None:
+    client.append("t", "x")
+    refused = client.call("DELETE", "/v1/topics/t?if_empty=true")
+    assert (refused.status, refused.code) == (409, "topic_not_empty")
+    assert client.call("DELETE", "/v1/topics/t/records?before=latest").status == 200
+    answer = client.call("DELETE", "/v1/topics/t?if_empty=true")
+    assert (answer.status, answer.json()) == (200, {"topic": "t", "deleted": True})
+
+
 def test_a_long_poll_ends_when_its_client_goes(client: Client) -> None:
     client.append("t", "x")
     state = client.server._uvicorn.server_state

@@ -124,9 +124,9 @@ class AsyncStore:
         await self._run(lambda: self._store.alter(name, **options))
         return self[name]
 
-    async def delete(self, name: str, *, missing_ok: bool = False) -> None:
+    async def delete(self, name: str, *, missing_ok: bool = False, if_empty: bool = False) -> None:
         """As `Store.delete`."""
-        await self._run(lambda: self._store.delete(name, missing_ok=missing_ok))
+        await self._run(lambda: self._store.delete(name, missing_ok=missing_ok, if_empty=if_empty))
         self._topics.pop(name, None)
 
     async def topics(self) -> list[str]:

@@ -123,11 +123,13 @@ class RemoteStore:
         self[name]._call("PATCH", "", None, options, again=True)
         return self[name]
 
-    def delete(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a topic and everything in it, for good."""
+    def delete(self, name: str, *, missing_ok: bool = False, if_empty: bool = False) -> None:
+        """Delete a topic and everything in it, for good; with if_empty only if that is nothing."""
         self._require_writable()
         opts.topic_name(name)
         asked = {"missing_ok": "true" if missing_ok else "false"}
+        if if_empty:
+            asked["if_empty"] = "true"
         try:
             self._pool.call("DELETE", f"/v1/topics/{part(name)}", asked, again=missing_ok)
         except TopicNotFound:

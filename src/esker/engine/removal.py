@@ -21,7 +21,7 @@ from esker.engine import floor, once
 from esker.engine.context import Context
 from esker.engine.reader import count_records, earliest_of
 from esker.engine.shard import Shard
-from esker.errors import StorageError
+from esker.errors import StorageError, TopicNotEmpty
 from esker.format import names
 from esker.format.catalog import Catalog, TopicEntry
 from esker.storage.catalog import CatalogFile
@@ -31,8 +31,9 @@ from esker.storage.files import Files, join
 
 
 def remove_topic(
-    context: Context, catalog: CatalogFile, entry: TopicEntry, shards: Sequence[Shard]
-) -> None:
+    context: Context, catalog: CatalogFile, entry: TopicEntry, shards: Sequence[Shard], *,
+    if_empty: bool = False,
+) -> None:  # fmt: skip
     """Delete a topic with everything in it, also what was not yet written."""
     folder = join(context.root, names.TOPICS, names.topic(entry.id))
     if context.files.kind(folder):
@@ -42,6 +43,8 @@ def remove_topic(
     with ExitStack() as locks:
         for shard in shards:
             locks.enter_context(shard.lock)
+        if if_empty:  # now that nobody else can append
+            _require_empty(entry.name, shards)
         try:
             ends = tuple(shard.next for shard in shards) if context.files.kind(folder) else ()
             catalog.change(
@@ -54,6 +57,15 @@ def remove_topic(
     for shard in shards:
         shard.wake()
     context.background.remove_soon(folder + names.DELETED)
+
+
+def _require_empty(name: str, shards: Sequence[Shard]) -> None:
+    for shard in shards:
+        count = len(shard.buffer) + count_records(shard, earliest_of(shard), shard.next)
+        if count:
+            raise TopicNotEmpty(
+                f"topic {name!r} holds {count} records in shard {shard.number}; nothing was deleted"
+            )
 
 
 def _without(

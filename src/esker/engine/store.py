@@ -196,8 +196,10 @@ class Store(StoreVerbs):
         if context.files.kind(join(context.root, names.ROUTES)):
             OPENERS["run_routes"]()(self)
 
-    def delete(self, name: str, *, missing_ok: bool = False) -> None:
+    def delete(self, name: str, *, missing_ok: bool = False, if_empty: bool = False) -> None:
         """Delete a topic and everything in it, for good; what was buffered goes with it.
+
+        With if_empty it must hold no record, buffered or readable: else TopicNotEmpty.
 
         Nobody else may be writing it (WriterBusy). Its files are unlinked in the background. A
         topic of the same name that is created later is another one.
@@ -217,7 +219,7 @@ class Store(StoreVerbs):
             topic._existing()
             shards = list(topic._shards)
             try:
-                remove_topic(context, self._catalog, entry, shards)
+                remove_topic(context, self._catalog, entry, shards, if_empty=if_empty)
             finally:
                 if all(shard.gone for shard in shards):
                     topic._forsake()

@@ -35,6 +35,8 @@ disk.
     producers.py  batches that are numbered by who sends them
     interop.py    CloudEvents
     otlp.py       logs of OpenTelemetry
+    durable.py    Durable Streams: making and appending; durable_read.py, reading;
+      durable_state.py, how a stream stands, which its log says
     watch.py, socket.py                 streams: server-sent events, WebSocket
     hub.py        delivery: one feed for all who watch a shard; feed.py, what it does on disk
     stream.py     one client of a stream, and how much may wait for it

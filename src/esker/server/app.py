@@ -36,6 +36,7 @@ from esker.server import faults, socket, watch
 from esker.server.audit import Audit
 from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded
 from esker.server.codec import EVENTS, JSON
+from esker.server.durable_state import Streams
 from esker.server.exposure import check_place, for_pages
 from esker.server.faults import Fault
 from esker.server.gate import Ended, Gate, claimed, ticket_in
@@ -80,6 +81,7 @@ class App:
         self.under_way = 0
         self.hub = Hub(self)
         self.sessions = Sessions()
+        self.durable = Streams(self.settings.topics)
         self.replayed: dict[str, Any] = {"replay_progress": 0.0}  # while the store is opened
 
     def open(self, store: AsyncStore | None) -> None:
@@ -243,13 +245,15 @@ class App:
         self._check_place(headers, page=_raw_path(scope) == b"/")
         route, given = self._route(scope)
         query, ticket = scope["query_string"], None
-        if route.streams:
+        stream = route.is_stream(query)
+        if stream:
             ticket, query = ticket_in(query)
         principal = self._principal(headers, route, ticket)
-        safe = route.streams or route.method == "GET"
+        safe = stream or route.method == "GET"
         call = Call(self, route, given, headers, principal, request, receive)
+        call.head = scope.get("method") == "HEAD"
         scope["esker"] = call
-        inside.enter_context(self.gate.entered(principal, stream=route.streams, safe=safe))
+        inside.enter_context(self.gate.entered(principal, stream=stream, safe=safe))
         if self.under_way > self.settings.connections:
             raise Fault("throttled", "too many calls are under way", headers=_LATER)
         self._check_scope(call, either)
@@ -380,7 +384,7 @@ class App:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise Fault("unsupported_media_type", "send the body as it is, not compressed")
         event = CLOUD_EVENT in route.media and "ce-specversion" in headers  # of any content type
-        if call.media not in route.media and not event:
+        if "*/*" not in route.media and call.media not in route.media and not event:
             told = ", ".join(route.media)
             raise Fault("unsupported_media_type", f"the Content-Type must be one of {told}")
         length = headers.get("content-length", "")
@@ -434,7 +438,8 @@ def _loose(scope: dict[str, Any]) -> dict[str, str]:
 
 _ONCE: Final = {
     "host", "origin", "authorization", "content-type", "content-length", "content-encoding",
-    "idempotency-key", "last-event-id",
+    "idempotency-key", "last-event-id", "producer-id", "producer-epoch", "producer-seq",
+    "stream-seq", "stream-closed", "stream-ttl", "stream-expires-at",
 }  # fmt: skip
 
 

@@ -46,8 +46,8 @@ class Call:
     """One request, when it is known who asks and that they may."""
 
     __slots__ = (
-        "_receive", "app", "began", "body", "headers", "params", "principal", "query", "request",
-        "route", "times",
+        "_receive", "app", "began", "body", "head", "headers", "params", "principal", "query",
+        "request", "route", "times",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,7 @@ class Call:
         self.request = request
         self.query: Any = None
         self.body: Any = None
+        self.head = False  # only the head of the answer is wanted
         self.times: dict[str, float] = {}  # milliseconds, by what took them
         self.began = app.clock.monotonic()
         self._receive = receive

@@ -119,7 +119,7 @@ class Found:
         room = LINES_MAX - len(self._groups)
         self._groups += groups[:room]
         self._left_out["groups"] += len(groups[room:])
-        if _is_queue(topic):
+        if is_queue(topic):
             if len(self._queues) < LINES_MAX:
                 self._queues.append((topic.name, known_queue(topic._store, topic.name).stats()))
             else:
@@ -170,7 +170,8 @@ def _of_shard(topic: Topic, number: int) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def _is_queue(topic: Topic) -> bool:
+def is_queue(topic: Topic) -> bool:
+    """Whether jobs of a topic are taken under leases."""
     context = topic._store._context
     folder = join(context.root, names.TOPICS, names.topic(topic._existing().id), names.QUEUE)
     return bool(context.files.kind(folder))

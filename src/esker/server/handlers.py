@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from esker.server import (
     access,
+    durable,
     export,
     groups,
     leased,
@@ -31,7 +32,7 @@ Handler = Callable[[Call], Awaitable[Reply]]
 ROOMS = {
     "access": access, "probes": probes, "topics": topics, "records": records,
     "groups": groups, "queues": queues, "work": work, "routes": routing, "stages": stages,
-    "otlp": otlp, "places": places,
+    "otlp": otlp, "durable": durable, "places": places,
     "watch": watch, "socket": socket, "metrics": metrics,
     "page": page, "looks": looks, "export": export, "leased": leased,
 }  # fmt: skip

@@ -63,7 +63,7 @@ CODES: Final[dict[str, tuple[str, ...]]] = {
     "topics.create": ("invalid_option", "topic_exists", "throttled", "disk_full"),
     "topics.alter": ("invalid_option", "topic_not_found", "topic_full"),
     "topics.state": ("topic_not_found",),
-    "topics.delete": ("topic_not_found", "writer_busy"),
+    "topics.delete": ("topic_not_found", "topic_not_empty", "writer_busy"),
     "records.append": (
         "topic_not_found", "invalid_record", "record_too_large", "batch_too_large", "key_reused",
         "topic_full", "throttled", "would_block", "writer_busy", "poisoned", "storage", "disk_full",
@@ -78,6 +78,19 @@ CODES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "looks.segments": ("topic_not_found", "invalid_option"),
     "records.delete": ("topic_not_found", "invalid_position", "writer_busy"),
+    "durable.create": (
+        "stream_conflict", "batch_too_large", "topic_full", "throttled", "writer_busy", "storage",
+        "poisoned", "disk_full",
+    ),
+    "durable.append": (
+        "topic_not_found", "not_a_stream", "stream_conflict", "stream_closed", "stale_producer",
+        "sequence_gap", "producers_full", "batch_too_large", "topic_full", "would_block",
+        "writer_busy", "poisoned", "storage", "disk_full",
+    ),
+    "durable.read": (
+        "topic_not_found", "not_a_stream", "gap", "corruption", "cold_unavailable",
+    ),
+    "durable.delete": ("topic_not_found", "not_a_stream", "writer_busy"),
 }  # fmt: skip
 # Headers that a request may have.
 HEADERS: Final[dict[str, dict[str, str]]] = {
@@ -87,9 +100,21 @@ HEADERS: Final[dict[str, dict[str, str]]] = {
         "Esker-Tag": "its tag",
         "Esker-Node": "the node that it comes from",
     },
+    "durable.create": {
+        "Stream-TTL": "seconds; a stream that nobody uses for so long is gone",
+        "Stream-Expires-At": "when it is gone, as in RFC 3339",
+        "Stream-Closed": "true: nothing will be appended to it",
+    },
+    "durable.append": {
+        "Stream-Closed": "true: nothing will be appended any more",
+        "Stream-Seq": "above that of the last append, as text",
+        "Producer-Id": "who appends; with Producer-Epoch and Producer-Seq a batch is there once",
+        "Producer-Epoch": "of a producer that begins anew, one more",
+        "Producer-Seq": "0, 1, 2 ... in each epoch",
+    },
     **{
         handler: {"If-None-Match": "the ETag of what is there already"}
-        for handler in ("records.read", "page.page", "page.file")
+        for handler in ("records.read", "page.page", "page.file", "durable.read")
     },
 }
 # Statuses without an error, besides 200.
@@ -98,13 +123,16 @@ STATUSES: Final[dict[str, dict[str, str]]] = {
         handler: {"201": "it was created"}
         for handler in (
             "topics.create", "groups.create", "queues.create", "routes.define", "stages.stage",
-            "access.ticket", "watch.make",
+            "access.ticket", "watch.make", "durable.create",
         )
     },
     **{
         handler: {"304": "it is as it was"}
         for handler in ("records.read", "page.page", "page.file")
     },
+    "durable.append": {"204": "it is there"},
+    "durable.read": {"204": "nothing came", "304": "it is as it was"},
+    "durable.delete": {"204": "it is deleted"},
 }  # fmt: skip
 EXAMPLES: Final[dict[str, Any]] = {
     "Records": {"records": [{"value": "hello", "key": "user-7", "tag": "greeting"}]},
@@ -225,8 +253,8 @@ def _responses(route: Route, known: Known) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": _success(route, known)}
     for status, says in STATUSES.get(route.handler, {}).items():
         answers[status] = {**answers["200"], "description": says}
-        if status == "304":
-            del answers[status]["content"]
+        if status in ("204", "304"):
+            answers[status].pop("content", None)
     by_status: dict[str, list[str]] = {}
     for code in codes(route):
         by_status.setdefault(str(STATUS[code]), []).append(code)

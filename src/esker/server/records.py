@@ -230,7 +230,7 @@ async def read(call: Call) -> Reply:
     else:
         reply = await call.app.run(work)
     if isinstance(reply, Found):
-        found = await _waited(call, reply, query)
+        found = await waited(call, reply, query)
         reply = await call.app.run(lambda _: _page(call, found, media))
     call.times["read"] = (call.app.clock.monotonic() - began) * 1e3
     return reply
@@ -260,7 +260,7 @@ def _at_hand(call: Call, query: wire.ReadQuery) -> bool:
     return log.end <= HAND_LOG and since < HAND_NS and query.limit * each <= HAND_BYTES
 
 
-async def _waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
+async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
     """Wait until there is a record, the time is up, the server stops or the client is gone."""
     name, start, shard = call.params["topic"], found.next, found.shard
     topic = call.app.store[name]

@@ -29,6 +29,7 @@ RAW: Final = "raw"
 CLOUD_EVENT: Final = "application/cloudevents+json"
 CLOUD_EVENTS: Final = "application/cloudevents-batch+json"
 PROTOBUF: Final = "application/x-protobuf"
+ANY: Final = (BYTES, JSON, "text/plain", "*/*")
 
 
 class Place(NamedTuple):
@@ -54,7 +55,12 @@ class Route(NamedTuple):
     reply: Any = None
     streams: bool = False  # an answer without an end: SSE, WebSocket
     limit: str = "body_bytes"  # the setting that says how long the body may be
-    offers: tuple[str, ...] = (JSON,)  # the content types that the answer may have
+    offers: tuple[str, ...] = (JSON,)  # the content types that the answer may have; none: no body
+    live: bytes = b""  # what in the query makes it an answer without an end
+
+    def is_stream(self, query: bytes) -> bool:
+        """Whether the answer has no end."""
+        return self.streams or (bool(self.live) and self.live in query.split(b"&"))
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -65,6 +71,7 @@ TOPIC: Final = (Place("path", "topic"),)
 QUEUE: Final = (Place("path", "queue"),)
 GROUP: Final = "/v1/topics/{topic}/groups/{group}"
 JOBS: Final = "/v1/queues/{queue}"
+STREAM: Final = "/ds/{topic}"
 
 ROOMS: Final[tuple[Route, ...]] = (
     # groups
@@ -163,6 +170,15 @@ ROOMS: Final[tuple[Route, ...]] = (
           "Forget a writer that will not come back", reply=rooms.LastAttached),
     Route("DELETE", "/v1/stages", "write", "stages.discard", "Throw staged records away",
           (Place("body", "tickets[].topic"),), body=rooms.Discard, reply=rooms.Discarded),
+    # Durable Streams
+    Route("PUT", STREAM, "write", "durable.create", "Make a durable stream", TOPIC, body=RAW,
+          media=ANY, offers=()),
+    Route("POST", STREAM, "write", "durable.append", "Append to a durable stream, or close it",
+          TOPIC, body=RAW, media=ANY, offers=()),
+    Route("GET", STREAM, "read", "durable.read", "Read a durable stream; HEAD: where it ends",
+          TOPIC, query=wire.StreamQuery, offers=ANY, live=b"live=sse"),
+    Route("DELETE", STREAM, "delete", "durable.delete", "Delete a durable stream", TOPIC,
+          offers=()),
     # OpenTelemetry
     Route("POST", "/otlp/v1/logs", "write", "otlp.logs", "Logs of OpenTelemetry",
           (Place("header", "esker-topic"),), body=RAW, media=(JSON, PROTOBUF),

@@ -70,13 +70,13 @@ async def list_topics(call: Call) -> Reply:
 
 
 async def delete(call: Call) -> Reply:
-    """Delete a topic for good."""
-    name = call.params["topic"]
+    """Delete a topic for good; with `if_empty`, only if there is nothing in it."""
+    name, query = call.params["topic"], call.query
 
     def remove(store: Store) -> bool:
         with store._lock:
             known = name in store
-            store.delete(name, missing_ok=call.query.missing_ok)
+            store.delete(name, missing_ok=query.missing_ok, if_empty=query.if_empty)
             return known
 
     return Reply(wire.TopicDeleted(name, await call.app.run(remove)))

@@ -113,6 +113,7 @@ class Topics(Struct, omit_defaults=True):
 
 class DeleteTopicQuery(Given):
     missing_ok: bool = False
+    if_empty: bool = False
 
 
 class TopicDeleted(Struct):
@@ -176,6 +177,14 @@ class ReadQuery(Given):
     epoch: int | None = None
     columns: Text | None = None  # of Arrow, with commas; all of them if there is none
     where: Where | None = None
+
+
+class StreamQuery(Struct, kw_only=True):
+    """Of a durable stream; what else a client gives there is for others on the way."""
+
+    offset: Annotated[str, Meta(max_length=64)] | None = None
+    live: Literal["long-poll", "sse"] | None = None
+    cursor: Annotated[str, Meta(max_length=64)] | None = None
 
 
 class Page(Struct):
