@@ -46,6 +46,7 @@ HOT = frozenset(
         "append", "_append_late", "_share", "_fresh_buffer", "_drain", "_put_back", "_flush",
         "redo", "unsynced", "sync_directly", "sync", "became_durable", "_publish", "wake",
         "make_durable", "_directly", "_journal_lot", "_checkpoint", "_wait", "_give_up", "_lead",
+        "_gone", "_finish", "_come_through",
         "sync_soon", "_nudge", "_run", "_run_sealer", "step", "_until_next", "stop", "watch",
         "wait",
         "_took", "publish", "published", "_take", "_complete", "_seal_one", "seal_next", "_sealed",

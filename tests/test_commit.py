@@ -196,6 +196,87 @@ def test_a_round_takes_in_everybody_who_came_while_the_last_one_synced(tmp_path:
         assert topic.end() == 2 + THREADS
 
 
+def test_a_round_begins_when_all_threads_of_the_last_one_are_through(tmp_path: Path) -> None:
+    """So that those who come back at once are in it, and half as many syncs do."""
+    files = SlowSync()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store.create("t", durability="fsync")
+        topic.append(b"warm", wait=True)
+        committer = store._context.committer
+        rounds, come_through = committer.rounds, committer._come_through
+        held, let_go = threading.Event(), threading.Event()
+
+        def dawdle(mine: Any, ticket: Any) -> None:
+            if mine.done:
+                held.set()
+                assert let_go.wait(30)
+            come_through(mine, ticket)
+
+        committer._come_through = dawdle  # type: ignore[method-assign]
+        files.may_sync.clear()
+        files.syncing.clear()
+        threads = [threading.Thread(target=lambda: topic.append(b"x", wait=True)) for _ in range(4)]
+        threads[0].start()
+        assert files.syncing.wait(30)
+        for number, thread in enumerate(threads[1:3], 1):
+            thread.start()
+            while committer.waiting < number:
+                time.sleep(0.001)
+        files.may_sync.set()
+        assert held.wait(30)  # the second round is done, and one of its threads is still there
+        threads[3].start()
+        while not committer.waiting:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        assert (committer.rounds - rounds, committer.waiting) == (2, 1)
+        let_go.set()
+        for thread in threads:
+            thread.join(30)
+        assert (committer.rounds - rounds, topic.end()) == (3, 5)
+
+
+def test_who_gave_up_is_not_waited_for(tmp_path: Path) -> None:
+    class Turns(Refusing):
+        """A disk that syncs a log once for each turn that it is given."""
+
+        turns = threading.Semaphore(1)
+
+        def check(self, call: str, path: str) -> None:
+            if call == "sync" and path.endswith(".log"):
+                assert self.turns.acquire(timeout=30)
+            super().check(call, path)
+
+    files = Turns()
+    with esker.open(tmp_path / "data", files=files, background=False) as store:
+        topic = store.create("t", durability="fsync")
+        topic.append(b"warm", wait=True)
+        committer = store._context.committer
+        errors = []
+
+        def append(wait: bool | float) -> None:
+            try:
+                topic.append(b"x", wait=wait)
+            except esker.CommitTimeout as problem:
+                errors.append(str(problem))
+
+        threads = [threading.Thread(target=append, args=(wait,)) for wait in (True, True, 0.2)]
+        threads[0].start()
+        while not committer._leading or committer.waiting:
+            time.sleep(0.001)
+        for number, thread in enumerate(threads[1:], 1):
+            thread.start()
+            while committer.waiting < number:
+                time.sleep(0.001)
+        files.turns.release()  # the first round is done; the second syncs until time is up
+        threads[2].join(30)
+        files.turns.release(10)
+        for thread in threads:
+            thread.join(30)
+        assert errors in ([], ["not durable within 0.2 s; it is written and may become durable"])
+        assert topic.append(b"after", wait=30) == 4
+        assert not committer._leading
+
+
 def test_a_wait_with_a_limit_ends_and_says_whether_the_record_was_accepted(tmp_path: Path) -> None:
     files = SlowSync()
     with esker.open(tmp_path / "data", files=files, background=False) as store:

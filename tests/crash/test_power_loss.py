@@ -54,6 +54,7 @@ CASES = {
         ("create", "d", "disk"), ("wait", "d"), ("many", "d"), ("append", "d"), ("sync", "d"),
         ("many", "d", 4, 900), ("many", "d", 3, 900), ("tick",), ("many", "d", 3, 900),
         ("reopen",), ("wait", "d"), ("append", "d"), ("flush", "d"), ("many", "d", 2),
+        ("many", "d", 4, 900), ("tick",),
     ], 4, 4, 15, 150, 150),
     "class memory": Case([
         ("create", "m", "memory"), ("wait", "m"), ("many", "m"), ("append", "m"), ("sync", "m"),

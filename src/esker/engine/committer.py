@@ -5,10 +5,12 @@ everybody. `make_durable` decides how: few dirty logs are synced one by one; man
 journal, which is synced once.
 
 Who runs a round: the first thread that waits leads it, in its own time, so a lone writer pays for
-no hand-over. Threads that come while it syncs wait at the gate of the next round (see `Round`);
-when it is done it lets one of them in to lead that, and its own threads go. Rounds thereby grow
-with the load by themselves. When recent rounds had much company, the leader also waits a moment
-for it (never longer than `commit_window`), because threads let go together come back together.
+no hand-over. Threads that come while it syncs wait at the gate of the next round (see `Round`).
+When it is done its threads go, one after the other, and the last one lets somebody in to lead the
+next round: by then those who were let go have come back, if they do so at once, and are in it.
+Rounds thereby grow with the load by themselves. Were the next one begun while they go, its leader
+would fight with them for the interpreter, and half of them would miss it. When recent rounds had
+much company, the leader also waits a moment for it (never longer than `commit_window`).
 
 A failed write is an error of its own batch only. A failed sync poisons the shards it covered:
 nobody is acknowledged, nothing is retried.
@@ -41,7 +43,7 @@ _SLICE = 0.00005  # seconds a leader sleeps at a time while it waits for company
 class Ticket:
     """A batch that waits to be made durable."""
 
-    __slots__ = ("count", "done", "error", "extras", "first", "shard", "values")
+    __slots__ = ("count", "done", "error", "extras", "first", "gone", "shard", "values")
 
     def __init__(self, shard: Shard, values: list[bytes], extras: dict[int, Extra]) -> None:
         self.shard = shard
@@ -50,6 +52,7 @@ class Ticket:
         self.count = len(values)
         self.first = -1
         self.done = False
+        self.gone = False  # nobody waits for it any more: through the gate, or given up
         self.error: BaseException | None = None
 
 
@@ -57,16 +60,18 @@ class Round:
     """Tickets that are made durable together, and the gate at which their threads wait.
 
     The gate is opened once to let one thread in, which finds the round not done and leads it; and
-    opened again when the round is done: then each thread that comes through lets the next one in.
-    One after the other they come through faster than all at once, when they would only fight for
-    the interpreter.
+    opened again when the round is done: then each thread that comes through lets the next one in,
+    and the last one lets the next round begin. One after the other they come through faster than
+    all at once, when they would only fight for the interpreter.
     """
 
-    __slots__ = ("done", "gate", "opened", "tickets")
+    __slots__ = ("done", "followed", "gate", "left", "opened", "tickets")
 
     def __init__(self) -> None:
         self.tickets: list[Ticket] = []
         self.done = False
+        self.left = 0  # once it is done: how many threads have yet to come through
+        self.followed = False  # the next round was let begin
         self.opened = False  # from then on the gate is passed on by those who come through
         self.gate = threading.Lock()
         self.gate.acquire()
@@ -77,9 +82,9 @@ class Committer:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._mutex = threading.Lock()  # guards _collecting, its tickets and _leading
+        self._mutex = threading.Lock()  # guards _collecting, _leading and what rounds say
         self._collecting = Round()
-        self._leading = False  # somebody leads a round, or has been let in to lead the next
+        self._leading = False  # a round is led, its threads go, or one is let in to lead the next
         self._company = 1.0  # how many tickets recent rounds had
         folder = join(context.root, names.JOURNALS)
         self._journal_lock = threading.Lock()  # guards _journals and _journaled
@@ -108,9 +113,9 @@ class Committer:
                 mine.tickets.append(ticket)
                 lead, self._leading = not self._leading, True
             if lead:
-                self._lead(mine)
+                self._lead(mine, ticket)
             else:
-                self._wait(mine, timeout)
+                self._wait(mine, ticket, timeout)
         except BaseException as problem:
             ticket.error = None  # or it would hold on to itself, and to all its frames
             if self._give_up(mine, ticket, lead) and isinstance(problem, CommitTimeout):
@@ -126,28 +131,52 @@ class Committer:
                 del error
         return ticket.first
 
-    def _wait(self, mine: Round, timeout: float | None) -> None:
+    def _wait(self, mine: Round, ticket: Ticket, timeout: float | None) -> None:
         """Wait at the gate until the round is done, or lead it when let in before that.
 
         Whoever comes through opens the gate for the next one when he leaves.
         """
         if timeout is None:
             with mine.gate:  # no interrupt comes between taking it and giving it back
-                if not mine.done:
-                    self._lead(mine)
+                self._come_through(mine, ticket)
             return
         if not mine.gate.acquire(timeout=timeout):
             raise CommitTimeout(f"not written within {timeout} s; it was not accepted")
         try:
-            if not mine.done:
-                self._lead(mine)
+            self._come_through(mine, ticket)
         finally:
             mine.gate.release()
+
+    def _come_through(self, mine: Round, ticket: Ticket) -> None:
+        if not mine.done:
+            self._lead(mine, ticket)
+            return
+        with self._mutex:
+            self._gone(mine, ticket)
+
+    def _gone(self, mine: Round, ticket: Ticket) -> None:
+        """Nobody waits for this ticket any more; after the last one the next round may begin.
+
+        Assumes the mutex. May be done twice, by a thread that was interrupted.
+        """
+        if not ticket.gone:
+            ticket.gone = True
+            mine.left -= 1
+        if mine.done and mine.left <= 0 and not mine.followed:
+            mine.followed = True
+            following = self._collecting
+            if following.tickets:
+                following.opened = True
+                following.gate.release()
+            else:
+                self._leading = False
 
     def _give_up(self, mine: Round, ticket: Ticket, lead: bool) -> bool:
         """A wait ended early: withdraw the ticket. True when its round has begun, so it stays."""
         with self._mutex:
             if mine is not self._collecting:
+                if ticket in mine.tickets:
+                    self._gone(mine, ticket)
                 return True
             if ticket in mine.tickets:
                 mine.tickets.remove(ticket)
@@ -160,21 +189,21 @@ class Committer:
                 mine.gate.release()
         return False
 
-    def _lead(self, mine: Round) -> None:
-        """Run one round, then let the next one begin and this one's threads go."""
+    def _lead(self, mine: Round, ticket: Ticket) -> None:
+        """Run one round, then let its threads go; the next one begins behind them."""
         try:
             self._gather(mine)
             with self._mutex:
                 self._collecting = Round()
             self._company = 0.5 * self._company + 0.5 * len(mine.tickets)
             self.run_round(mine.tickets)
-            self._finish(mine)
+            self._finish(mine, ticket)
         except BaseException:
             if mine is not self._collecting:  # else it has not begun: somebody else may lead it
-                self._finish(mine)
+                self._finish(mine, ticket)
             raise
 
-    def _finish(self, mine: Round) -> None:
+    def _finish(self, mine: Round, own: Ticket) -> None:
         """A round is over, by whatever end; may be done twice, should it be interrupted.
 
         No interrupt comes between setting a flag and opening the gate that it stands for: Python
@@ -188,13 +217,9 @@ class Committer:
                     )
                     ticket.done = True
             if not mine.done:
-                mine.done = True
-                following = self._collecting
-                if following.tickets:
-                    following.opened = True
-                    following.gate.release()
-                else:
-                    self._leading = False
+                left = sum(not ticket.gone for ticket in mine.tickets)
+                mine.left, mine.done = left, True
+            self._gone(mine, own)
             if not mine.opened:
                 mine.opened = True
                 mine.gate.release()

@@ -26,6 +26,7 @@ from esker.format.segment import Footer, SegmentHeader
 from esker.options import FRAME_BYTES_TARGET, FRAME_JOIN_BELOW, FRAME_MERGE_BELOW
 from esker.storage import merge, scan
 from esker.storage.files import File, Files, join, parent, size_of
+from esker.storage.pieces import Pieces
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import (
     NO_COMPRESSION,
@@ -383,10 +384,8 @@ class LogSegment:
         file = files.open(temporary, "create")
         try:
             begin = self.directory.positions[0] if self.directory.positions else self.end
-            prefix = self.file.read(0, begin)  # header and CONFIG frame stay as they are
-            hasher = Hasher()
-            hasher.update(prefix)
-            file.write(0, [prefix])
+            pieces = Pieces(file)
+            pieces.add([self.file.read(0, begin)])  # header and CONFIG frame stay as they are
             merged, position, row = Directory(), begin, 0
             while row < self.next_row:
                 first, columns = self.read(row, self.next_row, FRAME_BYTES_TARGET)
@@ -394,9 +393,7 @@ class LogSegment:
                     raise self._missing(row, first)
                 for body in split(columns):
                     parts, size, _ = pack(body, position, self.salt, row, position, 0, how)
-                    for part in parts:
-                        hasher.update(part)
-                    file.write(position, parts)
+                    pieces.add(parts)
                     merged.add(position, row, body.min_timestamp, body.max_timestamp)
                     position += size
                     row += body.count
@@ -405,10 +402,9 @@ class LogSegment:
                 row, position, self.value_bytes, self.chain, low, high, merged.positions,
                 merged.first_rows, merged.min_timestamps, merged.max_timestamps,
             )  # fmt: skip
-            tail = footer_frame(footer, position, self.salt)
-            for part in tail:
-                hasher.update(part)
-            file.write(position, [*tail, fmt.encode_trailer(position, hasher.digest())])
+            pieces.add(footer_frame(footer, position, self.salt))
+            pieces.add([fmt.encode_trailer(position, pieces.hasher.digest())])
+            pieces.flush()
             file.sync()
         except StorageError:
             with suppress(StorageError):
@@ -417,7 +413,7 @@ class LogSegment:
         finally:
             file.close()
         files.rename(temporary, target)
-        return position + sum(map(len, tail)) + fmt.TRAILER_SIZE
+        return pieces.end
 
     def close(self) -> None:
         self.file.close()
