@@ -335,6 +335,13 @@ def test_what_is_no_job_is_refused(remote: Run, verb: str) -> None:
     assert remote("queue", verb, "q", stdin=b"not json\n").code == 2
 
 
+def test_a_queue_that_is_not_there_can_be_made(cli: Run) -> None:
+    cli("queue", "create", "emails")
+    cli("append", "topic", "x")
+    told = cli("queue", "put", "thumbs", "x").err
+    assert "`esker queue create thumbs` makes one; there is: emails\n" in told
+
+
 def test_a_delayed_job_is_counted_as_one_before_anybody_has_claimed(cli: Run) -> None:
     cli("queue", "create", "q")
     cli("queue", "put", "q", "now")

@@ -149,7 +149,10 @@ def queue_of(store: Store, name: str) -> Any:
             f"topic {name!r} is not a queue; `esker queue create {name}` makes it one"
         ) from None
     except TopicNotFound:
-        raise TopicNotFound(f"no queue {name!r}; {nearest(name, list(store))}") from None
+        known = nearest(name, [each for each in store if is_queue(store, each)])
+        raise TopicNotFound(
+            f"no queue {name!r}, `esker queue create {name}` makes one; {known}"
+        ) from None
 
 
 def queue_state(store: Store, name: str) -> rooms.QueueState:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from esker.cli.failing import FAILED
+from esker.cli.failing import FAILED, Usage
 from esker.cli.place import HERE, Place
 from esker.cli.progress import Bar
 from esker.cli.shown import USUAL, Flag, Shown, tell
@@ -36,6 +36,8 @@ def tier(
         Only this shard.
     """
     place.directory("tier")
+    if to == "cold" and not cold:
+        raise Usage("where to? --cold DIR, or a URL such as --cold s3://bucket/folder")
     options: dict[str, Any] = {"cold": cold} if cold else {}
     with place.open("rw", handover=False, **options) as store:
         done = store.tier(topic, to, before, shard)
