@@ -517,7 +517,7 @@ def prepared() -> tuple[SimulatedDisk, list[Any], int]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("fate", ["killed", "kept", "lost"])
+@pytest.mark.parametrize("fate", [*slowly("killed", "kept"), "lost"])
 def test_a_death_at_any_change_costs_nothing(fate: str) -> None:
     disk, expected, changes = prepared()
     assert changes > 60

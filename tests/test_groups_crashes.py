@@ -167,7 +167,7 @@ def looked_at(after: SimulatedDisk, ledger: Ledger, *, power: bool) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("durability", ["fsync", "disk"])
+@pytest.mark.parametrize("durability", ["fsync", *slowly("disk")])
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_a_death_at_every_call_and_every_store_leaves_a_group_where_it_may_be(
     start: str, durability: str

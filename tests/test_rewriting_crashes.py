@@ -17,6 +17,7 @@ from esker.testing import KEPT, LOST, ManualClock, SimulatedDisk
 from tests import fsck
 from tests.crash.driver import little_is_enough
 from tests.crash.explorer import Explorer
+from tests.suites import slowly
 
 ROOT = "/store"
 
@@ -52,7 +53,7 @@ LEFT = [b"0", b"2", b"4", b"6", b"8", b"l"]
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "scanned"])
-@pytest.mark.parametrize("durability", ["disk", "fsync"])
+@pytest.mark.parametrize("durability", ["disk", *slowly("fsync")])
 def test_a_death_anywhere_leaves_the_old_segment_or_the_new_one(
     durability: str, indexed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,6 +304,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 def test_what_killed_writers_had_acknowledged_is_there_and_their_shards_are_free(
     tmp_path: Path,
 ) -> None:
