@@ -2,7 +2,7 @@
 
     python -m bench.spark              5 million records of 200 bytes; some minutes, 5 GB of disk
     python -m bench.spark --smoke      20,000: does it work?
-    python -m bench.spark --only JSON  lines with this in their names, and nothing else
+    python -m bench.spark --only JSON  lines whose names match this, and nothing else
     python -m bench.spark --data DIR   keeps what it wrote there, and reads it the next time
 
 A record is a JSON object: numbers, a user, and a text of random words, which Parquet (snappy) makes
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import statistics
 import sys
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="a size at which nothing means much")
     parser.add_argument("--dir", type=Path, default=Path(), help="where to work")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", metavar="TEXT", help="lines with this in their names; no results")
+    parser.add_argument("--only", metavar="PATTERN", help="lines whose names match; no results")
     parser.add_argument("--data", type=Path, help="what is read is kept here")
     options = parser.parse_args(arguments)
     options.dir.mkdir(parents=True, exist_ok=True)
@@ -262,7 +263,7 @@ class Bench:
                 1.5,
             ),
         ]  # fmt: skip
-        chosen = [each for each in operations if only.lower() in each[0].lower()]
+        chosen = [each for each in operations if re.search(only, each[0])]
         return [Line(name, self.timed(name, kinds), goal) for name, kinds, goal in chosen]
 
     def timed(self, name: str, kinds: dict[str, Callable[[], Any]]) -> dict[str, float]:

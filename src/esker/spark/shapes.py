@@ -220,7 +220,7 @@ def _cut(data: Any, begin: Any, end: Any) -> Any:
 def _numbers(texts: Any) -> bool:
     """Whether all are numbers as JSON writes them; those with an exponent are left to others.
 
-    That there is one point at most is found out by who makes a number of them.
+    That there is one point at most, and no other sign, is found out by who makes numbers of them.
     """
     _, bounds, data = texts.buffers()
     ends = np.frombuffer(bounds, np.int32, len(texts) + 1, texts.offset * 4)
@@ -229,8 +229,6 @@ def _numbers(texts: Any) -> bool:
     if not _IN_NUMBERS[text[ends[0] :]].all():
         return False
     negative = text[begin] == MINUS
-    if np.count_nonzero(text[ends[0] :] == MINUS) != np.count_nonzero(negative):
-        return False
     begin = begin + negative
     if (begin >= end).any():
         return False
