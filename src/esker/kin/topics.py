@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from esker.format.columns import Columns
 from esker.kin import hops
@@ -194,11 +194,12 @@ def _fixed(values: Any, width: int) -> Any:
     return hops.fixed(hops.packed(values, width, "<"), width, len(values))
 
 
-def _sums(data: bytes, base: int, starts: Sequence[int], end: int, tail: int) -> list[int]:
+def _sums(data: bytes, base: int, starts: Sequence[int], end: int, tail: int) -> Any:
     """The checksums of frames that lie in `data`, which begins at `base`, up to `end`."""
-    skip, left = 4 - base, -tail - base
+    skip, left, digest = 4 - base, -tail - base, xxh3_64_digest
     places = pairwise(chain(starts, (end,)))
-    return [xxh3_64_intdigest(data[begin + skip : behind + left]) for begin, behind in places]
+    made = b"".join([digest(data[begin + skip : behind + left]) for begin, behind in places])
+    return hops.unpacked(made, 8, ">")
 
 
 class Decoded(NamedTuple):
@@ -224,27 +225,29 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     if not count:
         return Decoded(_NOTHING, _NO_SEQS, None, None, end, problem) if problem else None
     begin = hops.integers(found.starts, at)
-    steps = [0, 4, layout.flags, layout.seq, layout.seq + 8]
-    steps += [layout.size - 8, layout.size - 6, layout.size - 4, layout.size]
-    head = hops.Pieces(data, at, end, [hops.plus(begin, step) for step in steps])
-    sizes = head.numbers(0, 4, "<")
+    fixed = 6 if layout is WAL else layout.seq  # from here on all fields are aligned
+    head = hops.Heads(data, at, end, hops.plus(begin, fixed), layout.size - fixed)
+
+    def field(place: int, width: int) -> Any:
+        return head.numbers(place - fixed, width)
+
+    sizes = pc.subtract(hops.following(begin, end - at), hops.plus(begin, 4))  # as was hopped by
     node_len, tag_len, data_len = (
-        head.numbers(kind, width, "<").cast(pa.int64()) for kind, width in ((5, 2), (6, 2), (7, 4))
+        field(layout.size - place, width).cast(pa.int64())
+        for place, width in ((8, 2), (6, 2), (4, 4))
     )
     told = pc.add(pc.add(node_len, tag_len), pc.add(data_len, layout.least))
     good, why = _until(pc.equal(told, sizes.cast(pa.int64())), "lengths that do not add up")
-    sums_at = hops.plus(begin, pc.add(sizes.cast(pa.int32()), 4 - layout.tail).cast(pa.int32()))
+    sums_at = hops.plus(begin, hops.plus(sizes, 4 - layout.tail))
     if good:  # what is cut below, must be where it says that it is
         behind = end if good == count else found.starts[good]
-        made = _sums(bytes(data[at:behind]), at, found.starts[:good], behind, layout.tail)
-        sums = pa.array(made, pa.uint64())
+        sums = _sums(bytes(data[at:behind]), at, found.starts[:good], behind, layout.tail)
         nodes_at = hops.plus(begin, layout.size)
         tags_at = hops.plus(nodes_at, node_len.cast(pa.int32()))
         bounds = [begin, nodes_at, tags_at, hops.plus(tags_at, tag_len.cast(pa.int32())), sums_at]
-        if layout.tail > 8:
-            bounds.append(hops.plus(sums_at, 8))
         body = hops.Pieces(data, at, behind, [bound.slice(0, good) for bound in bounds])
-        fine, wrong = _until(pc.equal(body.numbers(4, 8, "<"), sums), "a checksum that is wrong")
+        ends = hops.Heads(data, at, behind, sums_at.slice(0, good), 8)
+        fine, wrong = _until(pc.equal(ends.numbers(0, 8), sums), "a checksum that is wrong")
         if wrong:
             good, why = fine, wrong
     if not good:
@@ -252,14 +255,10 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     types: Any = None
     topics: Any = None
     alive: Any = None
-    if layout is WAL:  # between flags and seq there is a topic_id
-        wide = hops.Pieces(data, at, found.end, [hops.plus(begin, step) for step in (0, 5, 6, 14)])
-        flags, topics = wide.numbers(1, 1, "<"), wide.numbers(2, 8, "<")
-        types = head.numbers(1, 1, "<")
-    else:
-        flags = head.numbers(2, 1, "<")
-    flags = flags.slice(0, good)
-    seqs, times = (head.numbers(kind, 8, "<").slice(0, good) for kind in (3, 4))
+    if layout is WAL:
+        types, topics = hops.byte_at(data, at, end, hops.plus(begin, 4)), field(6, 8)
+    flags = hops.byte_at(data, at, end, hops.plus(begin, layout.flags)).slice(0, good)
+    seqs, times = (field(layout.seq + more, 8).slice(0, good) for more in (0, 8))
     fits = pc.and_(pc.less_equal(seqs, hops.TOP), pc.less(times, _TIME_MAX))
     fine, wrong = _until(fits, "a number beyond all that is used")
     tags, nodes, row = _texts(body, flags, fine)
@@ -277,7 +276,8 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
         None if nodes is None else nodes.slice(0, good),
     )
     if layout.tail > 8:
-        alive = pc.not_equal(body.numbers(5, 1, "<"), DELETED).slice(0, good)
+        marks = hops.byte_at(data, at, found.end, hops.plus(sums_at, 8).slice(0, good))
+        alive = pc.not_equal(marks, DELETED)
     elif layout is WAL:
         types, topics = types.slice(0, good), topics.slice(0, good)
     kept = seqs.slice(0, good).view(pa.int64())
