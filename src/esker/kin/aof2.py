@@ -187,11 +187,11 @@ def decode(
     if not starts:
         return None, problem, behind
     begin = hops.integers(starts, at)
-    heads = hops.Heads(data, at, behind, begin, RECORD)
+    values_at = hops.plus(begin, RECORD)
+    pieces = hops.Pieces(data, at, behind, [begin, values_at])
+    values, heads = pieces.column(1), hops.Heads(pieces.column(0), RECORD)
     sizes, sums, nanos = (heads.numbers(place, width) for place, width in ((0, 4), (4, 4), (8, 8)))
     sizes = sizes.view(pa.int32())
-    values_at = hops.plus(begin, RECORD)
-    values = hops.Pieces(data, at, behind, [begin, values_at]).column(1)
     if behind - at < crc64.FEW * crc64.LANE:
         made = crc64.many(values)
     else:  # the words of which each ends with a value, and begins in the header before it

@@ -144,6 +144,24 @@ def following(begin: Any, end: int) -> Any:
     return pa.concat_arrays([begin.slice(1), pa.array([end], _INT32)])
 
 
+def _pairs(boundaries: Sequence[Any], end: int) -> Any:
+    """Two columns of boundaries in turns, and the end: each pair as one number of 64 bits."""
+    low, high = (pa.concat_arrays([column, pa.array([end], _INT32)]) for column in boundaries)
+    high = pc.shift_left(high.cast(pa.int64()), 32)
+    return pc.add(low.cast(pa.int64()), high).buffers()[1]
+
+
+def _woven(boundaries: Sequence[Any], end: int) -> Any:
+    """Columns of boundaries in turns, and the end."""
+    kinds, count = len(boundaries), len(boundaries[0])
+    places = memoryview(bytearray(4 * (count * kinds + 1))).cast("i")
+    for number, column in enumerate(boundaries):
+        values = memoryview(column.buffers()[1]).cast("i")
+        places[number : count * kinds : kinds] = values[column.offset : column.offset + count]
+    places[-1] = end
+    return pa.py_buffer(places)
+
+
 class Pieces:
     """A stretch, cut at the boundaries that every record has."""
 
@@ -151,16 +169,11 @@ class Pieces:
         """`boundaries` count from `base`; the last piece ends where the next record begins."""
         self.count = len(boundaries[0])
         self._kinds = len(boundaries)
-        places = memoryview(bytearray(4 * (self.count * self._kinds + 1))).cast("i")
-        for number, column in enumerate(boundaries):
-            values = memoryview(column.buffers()[1]).cast("i")
-            places[number : self.count * self._kinds : self._kinds] = values[
-                column.offset : column.offset + self.count
-            ]
-        places[-1] = end - base
+        paired = self._kinds == 2 and _LITTLE
         self._all = pa.Array.from_buffers(
             pa.binary(), self.count * self._kinds,
-            [None, pa.py_buffer(places), pa.py_buffer(data[base:end])],
+            [None, (_pairs if paired else _woven)(boundaries, end - base),
+             pa.py_buffer(data[base:end])],
         )  # fmt: skip
 
     def column(self, kind: int) -> Any:
@@ -173,14 +186,14 @@ class Pieces:
 
 
 class Heads:
-    """The fixed parts of all records of a stretch: fields that are aligned, if it is copied out."""
+    """The fixed parts of all records of a stretch, copied out: their fields are aligned there."""
 
-    def __init__(self, data: Any, base: int, end: int, begin: Any, size: int) -> None:
-        """`size` bytes from each of `begin` on, counted from `base`; whole words of 8 bytes."""
-        self.count = len(begin)
+    def __init__(self, column: Any, size: int) -> None:
+        """All of the column have this size: whole words of 8 bytes."""
+        assert len(content(column)) == len(column) * size
+        self.count = len(column)
         self.size = size
-        pieces = Pieces(data, base, end, [begin, plus(begin, size)])
-        self._data = pieces.column(0).buffers()[2]
+        self._data = column.buffers()[2]
 
     def numbers(self, place: int, width: int) -> Any:
         """The field at this byte of each; little-endian, as this machine."""

@@ -63,6 +63,7 @@ _SUM: Final = struct.Struct("<Q")
 _SEGMENT: Final = re.compile(r"seg-(\d{16})\.data")
 _LOG: Final = re.compile(r"wal-(\d{16})\.log")
 _TOPIC: Final = re.compile(r"[0-9A-F]{8,16}")
+_NAMED: Final = pa.scalar(HAS_TAG | HAS_NODE, pa.uint8())
 _TIME_MAX: Final = pa.scalar((1 << 63) // 1000 - 1, pa.uint64())
 
 
@@ -226,7 +227,8 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
         return Decoded(_NOTHING, _NO_SEQS, None, None, end, problem) if problem else None
     begin = hops.integers(found.starts, at)
     fixed = 6 if layout is WAL else layout.seq  # from here on all fields are aligned
-    head = hops.Heads(data, at, end, hops.plus(begin, fixed), layout.size - fixed)
+    bounds = [hops.plus(begin, step) for step in (fixed, layout.size)]
+    head = hops.Heads(hops.Pieces(data, at, end, bounds).column(0), layout.size - fixed)
 
     def field(place: int, width: int) -> Any:
         return head.numbers(place - fixed, width)
@@ -239,15 +241,22 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     told = pc.add(pc.add(node_len, tag_len), pc.add(data_len, layout.least))
     good, why = _until(pc.equal(told, sizes.cast(pa.int64())), "lengths that do not add up")
     sums_at = hops.plus(begin, hops.plus(sizes, 4 - layout.tail))
+    flags = hops.byte_at(data, at, end, hops.plus(begin, layout.flags))
+    named = pc.any(pc.bit_wise_and(flags, _NAMED).cast(pa.bool_())).as_py()
+    named = named or pc.max(pc.add(node_len, tag_len)).as_py() > 0
     if good:  # what is cut below, must be where it says that it is
         behind = end if good == count else found.starts[good]
         sums = _sums(bytes(data[at:behind]), at, found.starts[:good], behind, layout.tail)
-        nodes_at = hops.plus(begin, layout.size)
-        tags_at = hops.plus(nodes_at, node_len.cast(pa.int32()))
-        bounds = [begin, nodes_at, tags_at, hops.plus(tags_at, tag_len.cast(pa.int32())), sums_at]
+        values_at = nodes_at = hops.plus(begin, layout.size)
+        bounds = []
+        if named:  # a node and a tag before each value, if only of no bytes
+            tags_at = hops.plus(nodes_at, node_len.cast(pa.int32()))
+            values_at = hops.plus(tags_at, tag_len.cast(pa.int32()))
+            bounds = [nodes_at, tags_at]
+        bounds += [values_at, sums_at, hops.plus(sums_at, 8)]
         body = hops.Pieces(data, at, behind, [bound.slice(0, good) for bound in bounds])
-        ends = hops.Heads(data, at, behind, sums_at.slice(0, good), 8)
-        fine, wrong = _until(pc.equal(ends.numbers(0, 8), sums), "a checksum that is wrong")
+        stored = body.numbers(len(bounds) - 2, 8, "<")
+        fine, wrong = _until(pc.equal(stored, sums), "a checksum that is wrong")
         if wrong:
             good, why = fine, wrong
     if not good:
@@ -257,11 +266,11 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     alive: Any = None
     if layout is WAL:
         types, topics = hops.byte_at(data, at, end, hops.plus(begin, 4)), field(6, 8)
-    flags = hops.byte_at(data, at, end, hops.plus(begin, layout.flags)).slice(0, good)
+    flags = flags.slice(0, good)
     seqs, times = (field(layout.seq + more, 8).slice(0, good) for more in (0, 8))
     fits = pc.and_(pc.less_equal(seqs, hops.TOP), pc.less(times, _TIME_MAX))
     fine, wrong = _until(fits, "a number beyond all that is used")
-    tags, nodes, row = _texts(body, flags, fine)
+    tags, nodes, row = _texts(body, flags, fine) if named else (None, None, fine)
     if row < fine:
         fine, wrong = row, "a tag or a node that is not text"
     if wrong:
@@ -269,7 +278,7 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     if good < count:
         problem, end = why, found.starts[good]
     columns = Columns(
-        body.column(3).slice(0, good),
+        body.column(2 if named else 0).slice(0, good),
         pc.multiply(times.slice(0, good).view(pa.int64()), 1000),
         None,
         None if tags is None else tags.slice(0, good),
@@ -298,7 +307,7 @@ def _texts(body: hops.Pieces, flags: Any, count: int) -> tuple[Any, Any, int]:
     """Tags and nodes as text, null where there is none; and the first row that is not text."""
     made: list[Any] = []
     least = count
-    for kind, bit in ((2, HAS_TAG), (1, HAS_NODE)):
+    for kind, bit in ((1, HAS_TAG), (0, HAS_NODE)):
         mask = pc.not_equal(pc.bit_wise_and(flags, pa.scalar(bit, pa.uint8())), 0)
         if not pc.any(mask).as_py():
             made.append(None)
