@@ -68,6 +68,7 @@ def hop(
     length, view = 0, memoryview(data)
     while position < stop:
         window = view[: min(position + WINDOW, stop) + 3]  # the end of it ends the loop
+        bytes(window[position:])  # to copy is to fetch ahead: each hop would wait for memory
         try:
             while True:
                 (length,) = length_at(window, position)
