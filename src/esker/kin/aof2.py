@@ -53,6 +53,7 @@ HEADER: Final = 64
 FOOTER: Final = 64
 RECORD: Final = 16
 SEGMENT_BYTES: Final = 64 << 20
+STRETCH: Final = 16 << 20  # more than of others: the more strings, the cheaper is a CRC of each
 _HEADER: Final = struct.Struct("<IHHIQQIqQ16x")
 _FOOTER: Final = struct.Struct("<IIIQQQQQqI")
 _RECORD: Final = struct.Struct("<IIQ")
@@ -146,8 +147,7 @@ def record(payload: bytes, timestamp: int) -> bytes:
     return _RECORD.pack(len(payload), crc64.fold(crc64.one(payload)), timestamp) + payload
 
 
-def _folded(values: Any) -> Any:
-    sums = crc64.many(values)
+def _folded(sums: Any) -> Any:
     upper = pc.shift_right(sums, pa.scalar(32, pa.uint64()))
     low = pc.bit_wise_and(pc.bit_wise_xor(sums, upper), pa.scalar(0xFFFFFFFF, pa.uint64()))
     return low.cast(pa.uint32())
@@ -164,7 +164,7 @@ def encode(values: Any, timestamps: Any) -> memoryview:
     return hops.joined(
         [
             hops.fixed(hops.packed(hops.lengths(values), 4, "<"), 4, count),
-            hops.fixed(hops.packed(_folded(values), 4, "<"), 4, count),
+            hops.fixed(hops.packed(_folded(crc64.many(values)), 4, "<"), 4, count),
             hops.fixed(stamps, 8, count),
             values,
         ]
@@ -179,7 +179,7 @@ def decode(
     What ends it is "" if more may follow, "end" at zeros or at the end, "torn", or what is wrong.
     """
     end = len(data) if end is None else end
-    found = hops.hop(data, at, end, "<", RECORD, RECORD, zeros_end=True)
+    found = hops.hop(data, at, end, "<", RECORD, RECORD, stretch=STRETCH, zeros_end=True)
     starts, behind = found.starts, found.end
     problem = "torn" if found.torn else ""
     if not problem and (behind + RECORD > end or not any(data[behind : behind + RECORD])):
@@ -187,12 +187,18 @@ def decode(
     if not starts:
         return None, problem, behind
     begin = hops.integers(starts, at)
-    bounds = [begin, *(hops.plus(begin, step) for step in (4, 8, RECORD))]
-    pieces = hops.Pieces(data, at, behind, bounds)
-    values, nanos = pieces.column(3), pieces.numbers(2, 8, "<")
-    fine = pc.and_(
-        pc.equal(pieces.numbers(1, 4, "<"), _folded(values)), pc.less_equal(nanos, hops.TOP)
-    )
+    values_at = hops.plus(begin, RECORD)
+    pieces = hops.Pieces(data, at, behind, [begin, values_at])
+    values, heads = pieces.column(1), hops.Heads(pieces.column(0), RECORD)
+    sizes, sums, nanos = (heads.numbers(place, width) for place, width in ((0, 4), (4, 4), (8, 8)))
+    sizes = sizes.view(pa.int32())
+    if behind - at < crc64.FEW * crc64.LANE:
+        made = crc64.many(values)
+    else:  # the words of which each ends with a value, and begins in the header before it
+        words_at = pc.subtract(values_at, crc64.spare(sizes))
+        words = hops.Pieces(data, at, behind, [begin, words_at]).column(1)
+        made = crc64.ended(words, sizes)
+    fine = pc.and_(pc.equal(sums, _folded(made)), pc.less_equal(nanos, hops.TOP))
     wrong = pc.index(fine, False).as_py()
     if wrong >= 0:
         problem, behind = "a record whose checksum is wrong", starts[wrong]

@@ -9,7 +9,8 @@ begins is known only when the one before it was looked at:
                from one boundary to the next. Nothing is copied. `take` then gathers every second,
                third, ... piece: one column of all records, copied by Arrow in one go
 
-The hop is the only Python per record here, and it is a few hundred instructions. Everything that is
+The hop is the only Python per record here: read a length, remember the place, go on. What the
+lengths say is checked behind it, for all of them at once. Everything that is
 decoded comes from somebody else's disk: a length is believed only as far as the bytes go that there
 are, so no buffer is ever larger than the file.
 """
@@ -19,13 +20,14 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 STRETCH: Final = 4 << 20  # bytes that are decoded at a time; Arrow counts its binary in 31 bits
+WINDOW: Final = 256 << 10  # bytes that are hopped over before anything is checked
 FEW: Final = 8  # below, a proof that all have one length costs more than to hop
 ENDLESS: Final = 1 << 40
 _INT32: Final = pa.int32()
@@ -58,28 +60,52 @@ def hop(
     """
     if (found := _even(data, at, end, order, extra, most, least, stretch)) is not None:
         return found
-    starts: list[int] = []
-    add, length_at = starts.append, _LENGTH[order]
+    hopped: list[int] = []
+    add, length_at = hopped.append, _LENGTH[order]
     position, behind, last = at, at + stretch, end - header
     stop, low = min(behind, last + 1), max(least, zeros_end)
     assert most >= stretch  # so only the last of a stretch can be above it
-    length = 0
+    length, view = 0, memoryview(data)
     while position < stop:
-        (length,) = length_at(data, position)
-        if length < low:
-            if zeros_end and not length and not any(data[position : position + header]):
-                return Hops(starts, position)
-            if length < least:
-                return Hops(starts, position, wrong=length)
-        add(position)
-        position += extra + length
+        window = view[: min(position + WINDOW, stop) + 3]  # the end of it ends the loop
+        bytes(window[position:])  # to copy is to fetch ahead: each hop would wait for memory
+        try:
+            while True:
+                (length,) = length_at(window, position)
+                add(position)
+                position += extra + length
+        except struct.error:
+            if length < low and (length < least or not any(view[hopped[-1] :][:header])):
+                break  # where nothing was written; how much of it was hopped over is found below
+    starts = array("q", hopped)
+    for row, said in _shorter(starts, position, extra, low):
+        place = starts[row]
+        if zeros_end and not said and not any(view[place : place + header]):
+            return Hops(starts[:row], place)
+        if said < least:
+            return Hops(starts[:row], place, wrong=said)
     if starts and (position > end or length > most):  # the last claims too much
         position = starts.pop()
         return Hops(starts, position, length <= most, length if length > most else -1)
     torn = last < position < end and position < behind
-    if torn and zeros_end and not any(data[position:end]):
+    if torn and zeros_end and not any(view[position:end]):
         torn = False
     return Hops(starts, position, torn=torn)
+
+
+def _shorter(starts: array[int], end: int, extra: int, low: int) -> Iterator[tuple[int, int]]:
+    """The records that say a length below this one: which, and what they say."""
+    if not low or not starts:
+        return
+    begin = _numbers(starts)
+    lengths = pc.subtract(pa.concat_arrays([begin.slice(1), pa.array([end])]), begin)
+    if pc.min(lengths).as_py() < extra + low:
+        for row in pc.indices_nonzero(pc.less(lengths, extra + low)):
+            yield row.as_py(), lengths[row.as_py()].as_py() - extra
+
+
+def _numbers(starts: array[int]) -> Any:
+    return pa.Array.from_buffers(pa.int64(), len(starts), [None, pa.py_buffer(starts)])
 
 
 def _even(
@@ -105,14 +131,36 @@ def integers(starts: Sequence[int], base: int) -> Any:
     """The beginnings as an Arrow array, from `base`."""
     if isinstance(starts, range):
         return pc.subtract(pa.arange(starts.start, starts.stop, starts.step), base).cast(_INT32)
-    if base:
-        return pc.subtract(pa.array(starts, pa.int64()), base).cast(_INT32)
-    return pa.array(starts, _INT32)
+    assert isinstance(starts, array)
+    return pc.subtract(_numbers(starts), base).cast(_INT32)
 
 
 def plus(numbers: Any, more: Any) -> Any:
     """Boundaries, so many bytes further on."""
     return pc.add(numbers, pa.scalar(more, _INT32) if isinstance(more, int) else more)
+
+
+def following(begin: Any, end: int) -> Any:
+    """Where the record behind each of these begins; `end` is where the one behind the last does."""
+    return pa.concat_arrays([begin.slice(1), pa.array([end], _INT32)])
+
+
+def _pairs(boundaries: Sequence[Any], end: int) -> Any:
+    """Two columns of boundaries in turns, and the end: each pair as one number of 64 bits."""
+    low, high = (pa.concat_arrays([column, pa.array([end], _INT32)]) for column in boundaries)
+    high = pc.shift_left(high.cast(pa.int64()), 32)
+    return pc.add(low.cast(pa.int64()), high).buffers()[1]
+
+
+def _woven(boundaries: Sequence[Any], end: int) -> Any:
+    """Columns of boundaries in turns, and the end."""
+    kinds, count = len(boundaries), len(boundaries[0])
+    places = memoryview(bytearray(4 * (count * kinds + 1))).cast("i")
+    for number, column in enumerate(boundaries):
+        values = memoryview(column.buffers()[1]).cast("i")
+        places[number : count * kinds : kinds] = values[column.offset : column.offset + count]
+    places[-1] = end
+    return pa.py_buffer(places)
 
 
 class Pieces:
@@ -122,16 +170,11 @@ class Pieces:
         """`boundaries` count from `base`; the last piece ends where the next record begins."""
         self.count = len(boundaries[0])
         self._kinds = len(boundaries)
-        places = memoryview(bytearray(4 * (self.count * self._kinds + 1))).cast("i")
-        for number, column in enumerate(boundaries):
-            values = memoryview(column.buffers()[1]).cast("i")
-            places[number : self.count * self._kinds : self._kinds] = values[
-                column.offset : column.offset + self.count
-            ]
-        places[-1] = end - base
+        paired = self._kinds == 2 and _LITTLE
         self._all = pa.Array.from_buffers(
             pa.binary(), self.count * self._kinds,
-            [None, pa.py_buffer(places), pa.py_buffer(data[base:end])],
+            [None, (_pairs if paired else _woven)(boundaries, end - base),
+             pa.py_buffer(data[base:end])],
         )  # fmt: skip
 
     def column(self, kind: int) -> Any:
@@ -143,16 +186,44 @@ class Pieces:
         return numbers(self.column(kind), width, order)
 
 
+class Heads:
+    """The fixed parts of all records of a stretch, copied out: their fields are aligned there."""
+
+    def __init__(self, column: Any, size: int) -> None:
+        """All of the column have this size: whole words of 8 bytes."""
+        assert len(content(column)) == len(column) * size
+        self.count = len(column)
+        self.size = size
+        self._data = column.buffers()[2]
+
+    def numbers(self, place: int, width: int) -> Any:
+        """The field at this byte of each; little-endian, as this machine."""
+        each = self.size // width
+        fields = pa.Array.from_buffers(_TYPES[width], self.count * each, [None, self._data])
+        return fields.take(pa.arange(place // width, self.count * each, each))
+
+
+def byte_at(data: Any, base: int, end: int, places: Any) -> Any:
+    """One byte of each record, at these places, counted from `base`."""
+    everything = [None, pa.py_buffer(data[base:end])]
+    return pa.Array.from_buffers(pa.uint8(), end - base, everything).take(places)
+
+
 def numbers(column: Any, width: int, order: str) -> Any:
     """An array of binary, all of one width, as unsigned numbers."""
-    data = column.buffers()[2]
     assert len(content(column)) == len(column) * width
+    return unpacked(memoryview(column.buffers()[2]).cast("B")[: len(column) * width], width, order)
+
+
+def unpacked(data: Any, width: int, order: str) -> Any:
+    """Bytes, one number behind the other, as unsigned numbers."""
+    count = len(data) // width
     if (order == "<") != _LITTLE and width > 1:
         swapped = array(_CODES[width])
-        swapped.frombytes(memoryview(data).cast("B")[: len(column) * width])
+        swapped.frombytes(data)
         swapped.byteswap()
-        data = pa.py_buffer(swapped)
-    return pa.Array.from_buffers(_TYPES[width], len(column), [None, data])
+        data = swapped
+    return pa.Array.from_buffers(_TYPES[width], count, [None, pa.py_buffer(data)])
 
 
 def packed(values: Any, width: int, order: str) -> Any:

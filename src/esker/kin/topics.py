@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from esker.format.columns import Columns
 from esker.kin import hops
@@ -63,6 +63,7 @@ _SUM: Final = struct.Struct("<Q")
 _SEGMENT: Final = re.compile(r"seg-(\d{16})\.data")
 _LOG: Final = re.compile(r"wal-(\d{16})\.log")
 _TOPIC: Final = re.compile(r"[0-9A-F]{8,16}")
+_NAMED: Final = pa.scalar(HAS_TAG | HAS_NODE, pa.uint8())
 _TIME_MAX: Final = pa.scalar((1 << 63) // 1000 - 1, pa.uint64())
 
 
@@ -194,11 +195,12 @@ def _fixed(values: Any, width: int) -> Any:
     return hops.fixed(hops.packed(values, width, "<"), width, len(values))
 
 
-def _sums(data: bytes, base: int, starts: Sequence[int], end: int, tail: int) -> list[int]:
+def _sums(data: bytes, base: int, starts: Sequence[int], end: int, tail: int) -> Any:
     """The checksums of frames that lie in `data`, which begins at `base`, up to `end`."""
-    skip, left = 4 - base, -tail - base
+    skip, left, digest = 4 - base, -tail - base, xxh3_64_digest
     places = pairwise(chain(starts, (end,)))
-    return [xxh3_64_intdigest(data[begin + skip : behind + left]) for begin, behind in places]
+    made = b"".join([digest(data[begin + skip : behind + left]) for begin, behind in places])
+    return hops.unpacked(made, 8, ">")
 
 
 class Decoded(NamedTuple):
@@ -224,27 +226,37 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     if not count:
         return Decoded(_NOTHING, _NO_SEQS, None, None, end, problem) if problem else None
     begin = hops.integers(found.starts, at)
-    steps = [0, 4, layout.flags, layout.seq, layout.seq + 8]
-    steps += [layout.size - 8, layout.size - 6, layout.size - 4, layout.size]
-    head = hops.Pieces(data, at, end, [hops.plus(begin, step) for step in steps])
-    sizes = head.numbers(0, 4, "<")
+    fixed = 6 if layout is WAL else layout.seq  # from here on all fields are aligned
+    bounds = [hops.plus(begin, step) for step in (fixed, layout.size)]
+    head = hops.Heads(hops.Pieces(data, at, end, bounds).column(0), layout.size - fixed)
+
+    def field(place: int, width: int) -> Any:
+        return head.numbers(place - fixed, width)
+
+    sizes = pc.subtract(hops.following(begin, end - at), hops.plus(begin, 4))  # as was hopped by
     node_len, tag_len, data_len = (
-        head.numbers(kind, width, "<").cast(pa.int64()) for kind, width in ((5, 2), (6, 2), (7, 4))
+        field(layout.size - place, width).cast(pa.int64())
+        for place, width in ((8, 2), (6, 2), (4, 4))
     )
     told = pc.add(pc.add(node_len, tag_len), pc.add(data_len, layout.least))
     good, why = _until(pc.equal(told, sizes.cast(pa.int64())), "lengths that do not add up")
-    sums_at = hops.plus(begin, pc.add(sizes.cast(pa.int32()), 4 - layout.tail).cast(pa.int32()))
+    sums_at = hops.plus(begin, hops.plus(sizes, 4 - layout.tail))
+    flags = hops.byte_at(data, at, end, hops.plus(begin, layout.flags))
+    named = pc.any(pc.bit_wise_and(flags, _NAMED).cast(pa.bool_())).as_py()
+    named = named or pc.max(pc.add(node_len, tag_len)).as_py() > 0
     if good:  # what is cut below, must be where it says that it is
         behind = end if good == count else found.starts[good]
-        made = _sums(bytes(data[at:behind]), at, found.starts[:good], behind, layout.tail)
-        sums = pa.array(made, pa.uint64())
-        nodes_at = hops.plus(begin, layout.size)
-        tags_at = hops.plus(nodes_at, node_len.cast(pa.int32()))
-        bounds = [begin, nodes_at, tags_at, hops.plus(tags_at, tag_len.cast(pa.int32())), sums_at]
-        if layout.tail > 8:
-            bounds.append(hops.plus(sums_at, 8))
+        sums = _sums(bytes(data[at:behind]), at, found.starts[:good], behind, layout.tail)
+        values_at = nodes_at = hops.plus(begin, layout.size)
+        bounds = []
+        if named:  # a node and a tag before each value, if only of no bytes
+            tags_at = hops.plus(nodes_at, node_len.cast(pa.int32()))
+            values_at = hops.plus(tags_at, tag_len.cast(pa.int32()))
+            bounds = [nodes_at, tags_at]
+        bounds += [values_at, sums_at, hops.plus(sums_at, 8)]
         body = hops.Pieces(data, at, behind, [bound.slice(0, good) for bound in bounds])
-        fine, wrong = _until(pc.equal(body.numbers(4, 8, "<"), sums), "a checksum that is wrong")
+        stored = body.numbers(len(bounds) - 2, 8, "<")
+        fine, wrong = _until(pc.equal(stored, sums), "a checksum that is wrong")
         if wrong:
             good, why = fine, wrong
     if not good:
@@ -252,17 +264,13 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     types: Any = None
     topics: Any = None
     alive: Any = None
-    if layout is WAL:  # between flags and seq there is a topic_id
-        wide = hops.Pieces(data, at, found.end, [hops.plus(begin, step) for step in (0, 5, 6, 14)])
-        flags, topics = wide.numbers(1, 1, "<"), wide.numbers(2, 8, "<")
-        types = head.numbers(1, 1, "<")
-    else:
-        flags = head.numbers(2, 1, "<")
+    if layout is WAL:
+        types, topics = hops.byte_at(data, at, end, hops.plus(begin, 4)), field(6, 8)
     flags = flags.slice(0, good)
-    seqs, times = (head.numbers(kind, 8, "<").slice(0, good) for kind in (3, 4))
+    seqs, times = (field(layout.seq + more, 8).slice(0, good) for more in (0, 8))
     fits = pc.and_(pc.less_equal(seqs, hops.TOP), pc.less(times, _TIME_MAX))
     fine, wrong = _until(fits, "a number beyond all that is used")
-    tags, nodes, row = _texts(body, flags, fine)
+    tags, nodes, row = _texts(body, flags, fine) if named else (None, None, fine)
     if row < fine:
         fine, wrong = row, "a tag or a node that is not text"
     if wrong:
@@ -270,14 +278,15 @@ def decode(data: memoryview, at: int = 0, layout: Layout = SEGMENT) -> Decoded |
     if good < count:
         problem, end = why, found.starts[good]
     columns = Columns(
-        body.column(3).slice(0, good),
+        body.column(2 if named else 0).slice(0, good),
         pc.multiply(times.slice(0, good).view(pa.int64()), 1000),
         None,
         None if tags is None else tags.slice(0, good),
         None if nodes is None else nodes.slice(0, good),
     )
     if layout.tail > 8:
-        alive = pc.not_equal(body.numbers(5, 1, "<"), DELETED).slice(0, good)
+        marks = hops.byte_at(data, at, found.end, hops.plus(sums_at, 8).slice(0, good))
+        alive = pc.not_equal(marks, DELETED)
     elif layout is WAL:
         types, topics = types.slice(0, good), topics.slice(0, good)
     kept = seqs.slice(0, good).view(pa.int64())
@@ -298,7 +307,7 @@ def _texts(body: hops.Pieces, flags: Any, count: int) -> tuple[Any, Any, int]:
     """Tags and nodes as text, null where there is none; and the first row that is not text."""
     made: list[Any] = []
     least = count
-    for kind, bit in ((2, HAS_TAG), (1, HAS_NODE)):
+    for kind, bit in ((1, HAS_TAG), (0, HAS_NODE)):
         mask = pc.not_equal(pc.bit_wise_and(flags, pa.scalar(bit, pa.uint8())), 0)
         if not pc.any(mask).as_py():
             made.append(None)
