@@ -300,6 +300,21 @@ def test_priorities_and_delays_are_kept(store: Any) -> None:
         queue.put(b"x", delay=1, at=1)
 
 
+def test_jobs_that_wait_for_their_time_are_listed_the_next_one_first(store: Any) -> None:
+    queue = store.queue("jobs", shards=2)
+    assert queue.delayed() == []
+    queue.put(b"now")
+    queue.put(b"in a day", delay="1d")
+    queue.put(b"in an hour", delay="1h")
+    failed = queue.claim(1)[0]
+    failed.nack(delay="2h")
+    hours = [each.seconds_left / 3600 for each in queue.delayed()]
+    assert hours == pytest.approx([1, 2, 24], abs=0.02)
+    found = [queue.topic.get(each.offset, each.shard).value for each in queue.delayed()]
+    assert found == [b"in an hour", b"now", b"in a day"]
+    assert queue.stats().delayed == 3
+
+
 def test_jobs_that_were_given_up_can_be_put_back_or_thrown_away(store: Any) -> None:
     queue = store.queue("jobs", max_deliveries=1)
     queue.put_many([b"a", b"b", b"c"])

@@ -22,6 +22,7 @@ from esker.errors import InvalidOption, NotAQueue, NotRemote, StaleLease, TopicN
 from esker.format.queue import QueueOptions
 from esker.options import SEGMENT_BYTES_MAX, duration_us
 from esker.queues.dead import DeadJob, Where
+from esker.queues.fresh import Delayed
 from esker.queues.history import Entry
 from esker.queues.job import Job
 from esker.queues.queue import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, CLAIM_MAX, Queue, QueueStats
@@ -293,6 +294,20 @@ class RemoteQueue:
         query = {"limit": min(limit, DEAD_SHOWN)}
         told = self._call("GET", "/jobs", query=query, again=True).json()["jobs"]
         return [record_out(one) for one in told]
+
+    def delayed(self) -> list[Delayed]:
+        """The jobs that wait for their time, those first that are handed out first."""
+        query = {"limit": DEAD_SHOWN, "headers": "false"}
+        told = self._call("GET", "/delayed", query=query, again=True).json()
+        if told["count"] > DEAD_SHOWN:
+            raise NotRemote(
+                f"{told['count']} jobs of {self.name!r} wait for their time; a server shows "
+                f"{DEAD_SHOWN}, and stats() counts them"
+            )
+        return [
+            Delayed(one["shard"], one["offset"], one["seconds_left"])
+            for one in told["jobs"]
+        ]
 
     def history(self, offset: int, shard: int = 0) -> list[Entry]:
         """What happened to a job, as far back as it is kept."""
