@@ -304,10 +304,7 @@ class RemoteQueue:
                 f"{told['count']} jobs of {self.name!r} wait for their time; a server shows "
                 f"{DEAD_SHOWN}, and stats() counts them"
             )
-        return [
-            Delayed(one["shard"], one["offset"], one["seconds_left"])
-            for one in told["jobs"]
-        ]
+        return [Delayed(one["shard"], one["offset"], one["seconds_left"]) for one in told["jobs"]]
 
     def history(self, offset: int, shard: int = 0) -> list[Entry]:
         """What happened to a job, as far back as it is kept."""
