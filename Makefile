@@ -83,7 +83,7 @@ browser:
 
 test: check browser
 	@echo "test: the suite, on $(WORKERS) workers"
-	@$(BIN)/python -m pytest -q --no-header -n $(WORKERS) $(TESTS)
+	@$(BIN)/python -m pytest -q --no-header --durations 25 --durations-min 10 -n $(WORKERS) $(TESTS)
 
 test-fast: check
 	@echo "test: the suite without Spark, suites that explore at 3 %, on $(WORKERS) workers"
