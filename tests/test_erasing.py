@@ -385,8 +385,8 @@ def test_an_index_is_made_by_the_first_deletion_and_goes_with_its_segment(
     assert len(left) < len(sealed)
 
 
-@pytest.mark.parametrize("index", [0], indirect=True, ids=["indexed"])
 @pytest.mark.parametrize("how", ["flip", "cut", "empty", "exchanged", "a directory"])
+@pytest.mark.parametrize("index", [0], indirect=True, ids=["indexed"])
 def test_an_index_that_is_not_whole_is_made_anew(still: esker.Store, index: bool, how: str) -> None:
     topic = still.create("t", segment_records=35)
     fill(topic, 105)

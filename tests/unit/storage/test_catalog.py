@@ -11,7 +11,7 @@ from esker.format import catalog as fmt
 from esker.format.catalog import Catalog, TopicEntry
 from esker.format.checksum import checksum
 from esker.options import topic_options
-from esker.storage.catalog import CatalogFile, create_identity, load_identity
+from esker.storage.catalog import CatalogFile, create_identity, load_identity, unfinished
 from esker.storage.files import Holder, replace_file
 from esker.storage.memory import MemoryFiles
 from tests.helpers import Refusing
@@ -194,3 +194,11 @@ def test_an_archive_is_no_store_and_the_error_says_what_reads_it(files: MemoryFi
     replace_file(files, f"{ROOT}/topic=b/_manifest.json", b"{}")
     with pytest.raises(NotAStore, match=r"esker.open_archive\('/store', topic\) reads it"):
         load_identity(files, ROOT)
+
+
+def test_a_directory_whose_name_says_that_it_is_half_a_copy_is_told_as_that() -> None:
+    assert unfinished("/backups/monday") is None
+    problem = unfinished("/backups/monday.partial")
+    assert isinstance(problem, NotAStore)
+    assert "/backups/monday.partial" in str(problem)
+    assert "never finished" in str(problem)
