@@ -532,7 +532,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bench.close()
     document = {
         "machine": machine(), "load": round(load, 1), "connections": CONNECTIONS,
-        "peers": {"nats": "JetStream on files, nats-py", **bench.absent},
+        "peers": {
+            "nats": "JetStream on files, nats-py",
+            "redis": "Streams with an append-only file, redis-py",
+            **bench.absent,
+        },
         "lines": [
             {**line._asdict(), "met": line.met, "ratios": line.ratios} for line in lines
         ],
