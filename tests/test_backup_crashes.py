@@ -25,7 +25,7 @@ from esker.errors import EskerError, NotAStore
 from esker.testing import KEPT, Fault, ManualClock, SimulatedDisk
 from esker.testing.disk import Crash
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 DATA, COPY, BACK, LOOKED = "/data", "/copy", "/back", "/looked at"
 Told = dict[str, Any]
 

@@ -513,6 +513,7 @@ class Spending(Driver):
         self.beginnings.append({name: self._store[name].earliest() for name in self._store})
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize("durability", ["disk", *slowly("fsync")])
 def test_a_death_anywhere_keeps_every_promise(

@@ -32,6 +32,7 @@ def test_an_example_is_short_and_says_how_it_is_run(program: Path) -> None:
     assert f"python examples/{program.name}" in (ast.get_docstring(ast.parse(text)) or "")
 
 
+@pytest.mark.slow
 def test_telemetry_arrives_although_the_collector_fails(tmp_path: Path) -> None:
     told = run("telemetry.py", tmp_path / "data")
     assert "HTTP Error 503" in told
@@ -40,6 +41,7 @@ def test_telemetry_arrives_although_the_collector_fails(tmp_path: Path) -> None:
     assert "collector: 4000 readings in " in run("telemetry.py", tmp_path / "data")
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_work_is_done_although_a_worker_is_killed(tmp_path: Path) -> None:
     told = run("workers.py", tmp_path / "data")

@@ -27,6 +27,7 @@ def run(folder: Path, code: str, *words: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_pass_as_they_are_pasted(tmp_path: Path) -> None:
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S))
     count = len(re.findall(r"^def test_", code, re.M))

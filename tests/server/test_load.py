@@ -94,6 +94,7 @@ def test_a_client_that_lagged_is_told_and_goes_on_without_a_gap(
     events.close()
 
 
+@pytest.mark.slow
 def test_a_socket_that_lags_is_told_and_goes_on_without_a_gap(
     server: Server, client: Client
 ) -> None:
