@@ -199,6 +199,21 @@ def test_a_job_for_later_comes_when_its_time_has_come(
         assert b"batch" in values(jobs.claim(9))
 
 
+def test_a_look_that_failed_does_not_count_jobs_that_wait_as_ready_for_ever(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put(b"later", delay="10s")
+    fresh, lane = queue._fresh[0], queue._lanes[0]
+
+    def failing(*_: Any) -> Any:
+        raise esker.StorageError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(esker.Topic, "_whole", failing)
+        assert fresh.times(lane, 0, 1) == {}
+    assert (queue.stats().ready, queue.stats().delayed) == (0, 1)
+
+
 def test_jobs_that_wait_are_counted_so_before_anybody_has_claimed(
     still: esker.Store, queue: Queue, clock: HandClock
 ) -> None:

@@ -37,12 +37,16 @@ class Fresh:
         times = {offset: at for offset, at in known.items() if offset >= cursor}
         seen = max(seen, cursor)
         if seen < end:
-            with suppress(EskerError):  # what cannot be read is told to whoever claims
+            with suppress(EskerError):  # it is told to whoever claims, and looked at again here
                 for batch in lane.topic._whole(seen, end, lane.number, AHEAD_BYTES):
-                    if isinstance(batch, Batch) and batch.columns.headers is not None:
+                    if not isinstance(batch, Batch):
+                        continue
+                    if batch.columns.headers is not None:
                         found = ((record.offset, not_before(record)) for record in batch.records())
                         times.update((offset, at) for offset, at in found if at)
-        self._seen = (max(seen, end), times)
+                    seen = batch.next_offset
+                seen = end
+        self._seen = (seen, times)
         return times
 
 
