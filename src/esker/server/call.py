@@ -34,7 +34,7 @@ class Reply:
         headers: tuple[tuple[str, str], ...] = (), stream: AsyncIterator[bytes] | None = None,
         serve: Callable[[Receive, Send], Awaitable[None]] | None = None,
     ) -> None:  # fmt: skip
-        self.body = body  # bytes as they are; anything else is encoded as JSON
+        self.body = body  # bytes, or a tuple of pieces, as they are; anything else becomes JSON
         self.status = status
         self.media = media
         self.headers = headers
@@ -77,6 +77,8 @@ class Call:
         wanted = self.headers.get("accept", "")
         if not wanted:
             return offered[0]
+        if wanted in offered:
+            return wanted
         asked = [part.partition(";")[0].strip().lower() for part in wanted.split(",")]
         for media in asked:
             if media in ("*/*", ""):

@@ -196,13 +196,13 @@ def lines_out(records: Sequence[Any]) -> bytes:
     return msgspec.json.Encoder().encode_lines(records)
 
 
-def csv_out(batches: Iterable[Batch]) -> memoryview:
+def csv_out(batches: Iterable[Batch]) -> bytes:
     """Batches as CSV with a head; what is no text stands in base64, headers are left out."""
     sink = pa.BufferOutputStream()
     with csv.CSVWriter(sink, _CSV_SCHEMA) as writer:
         for batch in batches:
             writer.write(_csv_rows(batch))
-    return memoryview(sink.getvalue())
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def _csv_rows(batch: Batch) -> Any:
@@ -238,15 +238,21 @@ _CSV_SCHEMA: Final = pa.schema(
 )
 
 
-def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> memoryview:
-    """Batches as one Arrow stream, with the columns of `esker.SCHEMA`, or those that are named."""
-    names = None if columns is None else chosen(columns)
-    schema = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch.arrow if names is None else batch.arrow.select(names))
-    return memoryview(sink.getvalue())
+def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> tuple[Any, ...]:
+    """Batches as one Arrow stream, with the columns of `esker.SCHEMA`, or those that are named.
+
+    It comes in pieces, the messages that a stream writer would write: nobody has to copy them.
+    """
+    head, parts = _HEAD, [batch.arrow for batch in batches]
+    if columns is not None:
+        names = chosen(columns)
+        head = memoryview(pa.schema([SCHEMA.field(name) for name in names]).serialize())
+        parts = [part.select(names) for part in parts]
+    return (head, *[memoryview(part.serialize()) for part in parts], _END)
+
+
+_HEAD: Final = memoryview(SCHEMA.serialize())  # the message that a stream begins with
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # and what it ends with
 
 
 def chosen(columns: str) -> list[str]:

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64
 
 from esker import positions
 from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
 from esker.engine.ranges import DELETED, without_holes
-from esker.engine.reader import end_of
+from esker.engine.reader import earliest_of, end_of
 from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
@@ -203,7 +203,7 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     view = topic._view(shard)
     end = end_of(view, query.consistency)
     sealed = bool(items) and place < end and place <= _sealed_end(view)
-    return Found(shard, items, place, end, topic.earliest(shard), epoch, sealed)
+    return Found(shard, items, place, end, earliest_of(view), epoch, sealed)
 
 
 async def read(call: Call) -> Reply:
@@ -342,7 +342,7 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         ]
         records = codec.lines_out(made) if media == NDJSON else msgspec.json.encode(made)
     if found.sealed and not gaps and query.start.isdecimal():
-        tag = f'"{found.epoch:x}-{found.next:x}-{xxh3_64_hexdigest(records)}"'
+        tag = f'"{found.epoch:x}-{found.next:x}-{_digest(records)}"'
         headers += (("etag", tag), ("cache-control", CACHED), ("vary", "accept"))
         if call.headers.get("if-none-match") == tag:
             return Reply(b"", 304, media=media, headers=headers)
@@ -354,6 +354,14 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         found.epoch, found.next >= found.end,
     )  # fmt: skip
     return Reply(msgspec.json.encode(page), headers=headers)
+
+
+def _digest(records: Any) -> str:
+    """The hash of a page, which may be in pieces."""
+    hashed = xxh3_64()
+    for piece in records if isinstance(records, tuple) else (records,):
+        hashed.update(piece)
+    return hashed.hexdigest()
 
 
 # ---- deleting --------------------------------------------------------------------------------
