@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from esker.server import records
+from esker.engine import reading
 from tests.server.conftest import Client
 
 NDJSON = "application/x-ndjson"
@@ -316,7 +316,7 @@ def test_a_page_that_is_at_hand_is_what_it_would_be_from_a_thread(
 
     there = pages()
     assert len(asked) == 2  # those behind the end
-    monkeypatch.setattr(records, "HAND_LOG", -1)
+    monkeypatch.setattr(reading, "HAND_LOG", -1)
     assert pages() == there
     assert len(asked) == 2 + len(paths)
     monkeypatch.undo()
@@ -324,3 +324,37 @@ def test_a_page_that_is_at_hand_is_what_it_would_be_from_a_thread(
     asked.clear()
     client.get(paths[0])  # as JSON
     assert len(asked) == 1
+
+
+def test_whatever_happened_to_a_topic_its_pages_are_the_same_at_hand(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ["", *(f"&max_bytes={size}" for size in (1, 40)), "&stop=9", "&consistency=strong"]
+    queries = [
+        f"start={start}&limit={limit}{each}"
+        for start in (0, 3, 24, 60) for limit in (1, 5, 1_000)
+        for each in (*more, "&gaps=all", "&columns=value")
+    ]  # fmt: skip
+
+    def pages() -> list[Any]:
+        names = ("esker-next", "esker-end", "esker-earliest", "esker-gaps", "etag")
+        found = [client.get(f"/v1/topics/t/records?{each}", accept=ARROW) for each in queries]
+        tables = [pa.ipc.open_stream(each.body).read_all().to_pydict() for each in found]
+        told = [[each.headers.get(name) for name in names] for each in found]
+        return list(zip(tables, told, strict=True))
+
+    def the_same() -> None:
+        client.call("POST", "/v1/topics/t/sync", {})  # or what is durable grows between two looks
+        there = pages()
+        with monkeypatch.context() as patched:
+            patched.setattr(reading, "HAND_LOG", -1)
+            assert pages() == there
+
+    for n in range(20):
+        values = [{"value": f"{n}-{m}" * (n % 7), "tag": f"t{m}"} for m in range(3)]
+        client.call("POST", "/v1/topics/t/records", {"records": values})
+    the_same()
+    client.call("DELETE", "/v1/topics/t/records?before=5")
+    the_same()
+    client.call("DELETE", "/v1/topics/t/records?tag=t1")
+    the_same()

@@ -37,9 +37,14 @@ from esker.engine.shard import Shard
 from esker.engine.sieve import Sieve, check_node
 from esker.engine.slices import Slice
 from esker.engine.tail import Tail
-from esker.errors import Corruption, InvalidOption, OffsetOutOfRange
+from esker.errors import Corruption, EskerError, InvalidOption, OffsetOutOfRange
+from esker.format.counters import WORD
 from esker.records import Gap, Record
 
+HAND_LOG: Final = 16 << 20  # bytes of a log that is sure to be in memory
+HAND_NS: Final = 60 * 10**9  # if it was written to within this time
+HAND_BYTES: Final = 256 << 10  # of what is read on the spot
+_LAST_WRITE: Final = WORD["last_write_ns"]
 NOTHING: Final[Mapping[int, Gap]] = MappingProxyType({})
 
 
@@ -118,6 +123,35 @@ class Reading(Handle):
                 sieve=sieve, whole=whole,
             )  # fmt: skip
             yield from _counted(view, found) if isinstance(view, Shard) else found
+
+    def _at_hand(self, number: int, start: int, limit: int, max_bytes: int) -> Batch | None:
+        """The records that `batches` would begin with, if they can be had without ever waiting.
+
+        So it is in a log that this process writes, if that is short and was written to just now:
+        then it is in memory. A loop that must not wait reads such a page in less time than it takes
+        to ask a thread. None: ask `_batches`, which takes its time, and tells what is wrong.
+        """
+        shard = self._shards[number]
+        log, counters, visible = shard.active, shard.counters, shard.visible
+        if not shard.writing or log is None or counters is None or shard.marks:
+            return None
+        if log.end > HAND_LOG or not max(log.base, shard.earliest) <= start < visible:
+            return None
+        now = shard.context.clock.now_us()
+        each = log.end // max(1, visible - log.base)
+        if now * 1000 - counters.words[_LAST_WRITE] > HAND_NS or limit * each > HAND_BYTES:
+            return None
+        stop = min(start + limit, visible)
+        try:
+            _, columns = log.read(start - log.base, stop - log.base, max_bytes)
+        except EskerError:
+            return None
+        if columns.count < stop - start or columns.nbytes > max_bytes:
+            return None
+        tally.reader(counters, 1)
+        tally.read(counters, columns.count, now)
+        tally.reader(counters, -1)
+        return Batch(number, start, columns)
 
     def _whole(self, first: int, end: int, shard: int, max_bytes: int) -> Iterator[Batch | Gap]:
         """Offsets [first, end) of a shard, as far as it goes, for whoever has to account for each.

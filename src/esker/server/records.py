@@ -18,7 +18,6 @@ from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import DataGap, InvalidOption, TopicNotFound
-from esker.format.counters import WORD
 from esker.options import topic_name
 from esker.records import Gap, Record, Span, Spans
 from esker.server import codec, interop, wire
@@ -33,10 +32,6 @@ from esker.storage.sealed import SealedSegment
 
 # A page of sealed records is the same for ever, or until they are deleted.
 STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
-_LAST_WRITE: Final = WORD["last_write_ns"]
-HAND_LOG: Final = 16 << 20  # bytes of a log that is sure to be in memory
-HAND_NS: Final = 60 * 10**9  # if it was written to within this time
-HAND_BYTES: Final = 256 << 10  # of a page that is read on the spot
 CACHED: Final = "private, max-age=86400, immutable"
 LOOKS: Final = 200_000  # records that one call looks at for those that a filter wants
 
@@ -225,8 +220,9 @@ async def read(call: Call) -> Reply:
         found = look(topic, _shard(topic, query.shard), query.start, query)
         return found if query.wait and not found.items else _page(call, found, media)
 
-    if media == ARROW and _at_hand(call, query):
-        reply = work(call.app.store._store)
+    at_hand = _at_hand(call, query) if media == ARROW else None
+    if at_hand is not None:  # as JSON a page takes many times as long, which others would wait for
+        reply: Found | Reply = _page(call, at_hand, media)
     else:
         reply = await call.app.run(work)
     if isinstance(reply, Found):
@@ -236,28 +232,29 @@ async def read(call: Call) -> Reply:
     return reply
 
 
-def _at_hand(call: Call, query: wire.ReadQuery) -> bool:
-    """Whether a page is in memory, and small: then to ask another thread costs more than to read.
-
-    So it is with what lies in a log that this process writes, if that is short and was written to
-    just now. Only columns are made on the spot: as JSON a page takes many times as long.
-    """
+def _at_hand(call: Call, query: wire.ReadQuery) -> Found | None:
+    """A plain page from an offset on, if no other thread need be asked for it."""
     known = call.app.store._topics.get(call.params["topic"])
     if known is None or not known._topic.ready or not query.start.isdecimal():
-        return False
-    if query.where is not None:  # which may look at far more than it finds
-        return False
-    shards = known._topic._shards
-    number = query.shard or 0
-    if number >= len(shards) or not shards[number].writing:
-        return False
-    shard, start = shards[number], int(query.start)
-    log, counters = shard.active, shard.counters
-    if log is None or counters is None or not log.base <= start < shard.visible:
-        return False
-    since = call.app.clock.now_us() * 1000 - counters.words[_LAST_WRITE]
-    each = log.end // max(1, shard.visible - log.base)
-    return log.end <= HAND_LOG and since < HAND_NS and query.limit * each <= HAND_BYTES
+        return None
+    topic, number = known._topic, query.shard
+    if number is None and topic.shards == 1:
+        number = 0
+    if number is None or number >= topic.shards or not _plain(query):
+        return None
+    batch = topic._at_hand(number, int(query.start), query.limit, query.max_bytes)
+    if batch is None:
+        return None
+    view, behind = topic._shards[number], batch.next_offset
+    return Found(number, [batch], behind, view.visible, earliest_of(view), topic.epoch, False)
+
+
+def _plain(query: wire.ReadQuery) -> bool:
+    """Whether nothing but where and how much is asked for."""
+    return (
+        query.stop is None and query.where is None and query.skip_node is None
+        and query.epoch is None and query.consistency == "eventual"
+    )  # fmt: skip
 
 
 async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
