@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from cyclonedx.model.bom import Bom
 
 from tools import lock, sbom
 from tools.lock import ROOT
@@ -54,6 +55,14 @@ def test_the_document_is_what_cyclonedx_wants() -> None:
         spoilt = copy.deepcopy(DOCUMENT)
         spoil(spoilt)
         assert not official.is_valid(spoilt), "the schema would not see this"
+
+
+def test_others_read_it() -> None:
+    read = Bom.from_json(json.loads(TEXT))
+    assert {str(each.purl) for each in read.components} == {
+        each["purl"] for each in COMPONENTS.values()
+    }
+    assert read.validate(), "each that is required is listed"
 
 
 def test_it_is_made_without_time_and_chance() -> None:
@@ -115,6 +124,7 @@ def test_it_lists_what_the_resolver_says_and_nothing_else() -> None:
     for ref, needed in EDGES.items():
         for one in needed & {each["bom-ref"] for each in pypi} if ref != ROOT_REF else ():
             assert COMPONENTS[ref]["name"] in because[COMPONENTS[one]["name"]]
+    assert sbom.source().pins_of("colorama") == [], "which is for Windows"
     assert not named & {"pytest", "ruff", "mypy", "hatchling", "pip-audit", "grpcio"}
 
 

@@ -36,8 +36,9 @@ from pip_audit._service import (
 )
 from pip_audit._service.interface import VulnerabilityID
 
-from tools.lock import Pin, read
+from tools.lock import ROOT, Pin, read
 
+CACHE = ROOT / ".cache" / "audit"  # pip's own may be turned off, and then cannot be asked for
 IGNORED = Path(__file__).with_name("audit.toml")
 IGNORED_MAX = timedelta(days=180)  # then somebody looks again
 FAILURES_MAX = 3  # a service that failed so often is not asked any more
@@ -195,11 +196,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     service: VulnerabilityService
     if given.service == "osv":
-        service = OsvService(timeout=given.timeout, osv_url=given.osv_url)
+        service = OsvService(CACHE, timeout=given.timeout, osv_url=given.osv_url)
     elif given.service == "esms":
-        service = EcosystemsService(timeout=given.timeout)
+        service = EcosystemsService(CACHE, timeout=given.timeout)
     else:
-        service = PyPIService(timeout=given.timeout)
+        service = PyPIService(CACHE, timeout=given.timeout)
         go_on_with_the_latest(service.session)
 
     today = datetime.now(UTC).date()
