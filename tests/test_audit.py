@@ -25,6 +25,7 @@ from tools.lock import Pin, read
 
 ROOT = Path(__file__).resolve().parents[1]
 TODAY = date(2030, 5, 1)
+CLEAN = "packages audited, no vulnerabilities known of them"
 LEAK = {
     "id": "PYSEC-2030-7", "aliases": ["CVE-2030-1234"], "summary": "reads past the end",
     "fixed_in": ["1.3"], "withdrawn": None, "published": "2030-01-01T00:00:00Z",
@@ -127,7 +128,7 @@ def test_a_known_vulnerability_fails_and_says_what_mends_it(tmp_path: Path) -> N
     pages = {"/pypi/a/1.2/json": page("1.2"), "/pypi/b/1.2/json": page("1.2", LEAK)}
     code, text = audited(pages, [pin("a"), pin("b")], tmp_path)
     assert code == 1
-    assert "2 of 2 packages audited, 1 vulnerabilities" in text
+    assert "2 of 2 packages audited, 1 vulnerability known of them" in text
     assert "VULNERABLE: b 1.2: PYSEC-2030-7, CVE-2030-1234: reads past the end" in text
     assert "mended in 1.3" in text
     assert "make lock UPGRADE=NAME" in text
@@ -138,7 +139,7 @@ def test_all_is_well_when_everything_was_answered(tmp_path: Path) -> None:
     pages = {"/pypi/a/1.2/json": page("1.2", withdrawn)}
     assert audited(pages, [pin("a")], tmp_path) == (
         0,
-        "1 of 1 packages audited, no vulnerabilities",
+        f"1 of 1 {CLEAN}",
     )
 
 
@@ -150,7 +151,7 @@ def test_an_index_that_knows_the_latest_versions_only_answers_for_these(tmp_path
     assert "NOT AUDITED, the service does not know this version: b 1.2" in text
     code, text = audited({}, [pin("a"), pin("b")], tmp_path)
     assert code == 3, "nothing was audited, and that is no success"
-    assert "0 of 2 packages audited" in text
+    assert text.startswith("0 of 2 packages audited\n")
 
 
 @pytest.mark.parametrize(
@@ -261,6 +262,6 @@ def test_the_command_audits_every_pin_of_the_lock() -> None:
         server.pages["pyarrow"] = {"vulns": [leak]}  # type: ignore[attr-defined]
         found = run(server.server_port)
     assert (clean.returncode, clean.stderr) == (0, "")
-    assert f"audit: {every} of {every} packages audited, no vulnerabilities" in clean.stdout
+    assert f"audit: {every} of {every} {CLEAN}" in clean.stdout
     assert found.returncode == 1
     assert "VULNERABLE: pyarrow" in found.stdout

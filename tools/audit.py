@@ -176,7 +176,9 @@ def told(made: Audit, entries: list[Ignored], today: date) -> tuple[int, list[st
     if counted:
         lines.append(f"to mend: make lock UPGRADE=NAME; or say in {IGNORED.name} why it may stay")
     asked = len(made.answered) + sum(map(len, made.unanswered.values()))
-    first = f"{len(made.answered)} of {asked} packages audited, {counted or 'no'} vulnerabilities"
+    first = f"{len(made.answered)} of {asked} packages audited"
+    if made.answered:
+        first += f", {counted or 'no'} vulnerabilit{'y' if counted == 1 else 'ies'} known of them"
     return (1 if counted else 3 if made.unanswered else 0), [first, *lines]
 
 
