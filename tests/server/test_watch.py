@@ -23,6 +23,8 @@ from esker.server.faults import Fault
 from esker.server.keys import SCOPES, Principal
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.watch import Sessions
+from tests.helpers import HandClock
 from tests.server.conftest import Client
 from tests.server.streams import Events
 
@@ -403,14 +405,39 @@ def test_a_watch_is_for_who_made_it_and_is_forgotten_after_a_while(
     server: Server, client: Client
 ) -> None:
     client.append("a", "1")
-    app = server.app
+    clock = HandClock()
+    sessions = server.app.sessions = Sessions(clock)
     name = client.call("POST", "/v1/watch", {"topics": {"a": {}}}).json()["id"]
-    now = app.clock.monotonic()
-    assert app.sessions.find(name, "", now)
-    for owner, when in (("somebody else", now), ("", now + 301)):
-        with pytest.raises(Fault) as caught:
-            app.sessions.find(name, owner, when)
-        assert caught.value.code == "not_found"
+    assert sessions.find(name, "")
+    with pytest.raises(Fault, match="no such watch"):
+        sessions.find(name, "somebody else")
+    clock.forward(301)
+    with pytest.raises(Fault, match="no such watch"):
+        sessions.find(name, "")
+
+
+def test_a_watch_is_kept_for_as_long_as_it_is_used_and_who_comes_back_finds_it(
+    server: Server, client: Client
+) -> None:
+    client.append("a", "1")
+    clock = HandClock()
+    sessions = server.app.sessions = Sessions(clock)
+    made = client.call("POST", "/v1/watch", {"topics": {"a": {"start": "earliest"}}}).json()
+    with Events(server.url, made["url"]) as events:
+        assert events.values(1) == ["1"]
+        clock.forward(3600)
+        other = client.call("POST", "/v1/watch", {"topics": {"a": {}}}).json()["id"]
+        last = events.last
+    until(lambda: not server.app.hub.streams)
+    clock.forward(299)
+    client.append("a", "2")
+    with Events(server.url, made["url"], last) as events:
+        assert events.values(1) == ["2"]
+    until(lambda: not server.app.hub.streams)
+    clock.forward(301)
+    assert client.get(made["url"]).code == "not_found"
+    sessions.add(sessions._known[other].session)
+    assert len(sessions) == 1, "those that are over make room"
 
 
 # ---- limits and ends --------------------------------------------------------------------------

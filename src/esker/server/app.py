@@ -80,7 +80,7 @@ class App:
         self.failures = 0
         self.under_way = 0
         self.hub = Hub(self)
-        self.sessions = Sessions()
+        self.sessions = Sessions(clock)
         self.durable = Streams(self.settings.topics)
         self.replayed: dict[str, Any] = {"replay_progress": 0.0}  # while the store is opened
 

@@ -24,15 +24,17 @@ out and nothing comes twice. A comment every 15 seconds keeps the connection ali
 
 For more topics than fit into a URL: `POST /v1/watch` with `{"topics": {"orders": {"start":
 "earliest"}, ...}}` gives an id, and `GET /v1/watch/{id}` is the stream. The id is for whoever made
-it, and is forgotten five minutes after nobody uses it.
+it, and is forgotten when no stream of it was open for five minutes, and when the server ends.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from esker.clock import Clock
 from esker.server import cursor, wire_live
 from esker.server.call import Call, Receive, Reply, Send
 from esker.server.codec import EVENTS
@@ -58,18 +60,34 @@ class Session(NamedTuple):
     lenient: bool
 
 
+class _Kept:
+    """A session, how many streams of it are open, and how long it is kept when there are none."""
+
+    __slots__ = ("session", "streams", "until")
+
+    def __init__(self, session: Session, until: float) -> None:
+        self.session = session
+        self.streams = 0
+        self.until = until
+
+    def over(self, now: float) -> bool:
+        return not self.streams and self.until < now
+
+
 class Sessions:
     """What was asked for by POST, until nobody wants it any more."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Session, float]] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, _Kept] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, session: Session, now: float) -> str:
+    def add(self, session: Session) -> str:
         """Remember it; a name for it that nobody guesses."""
-        for name in [name for name, (_, until) in self._known.items() if until < now]:
+        now = self._clock.monotonic()
+        for name in [name for name, kept in self._known.items() if kept.over(now)]:
             del self._known[name]
         if len(self._known) >= SESSIONS_MAX:
             raise Fault(
@@ -77,16 +95,35 @@ class Sessions:
                 headers=(("retry-after", "1"),),
             )  # fmt: skip
         name = secrets.token_urlsafe(16)
-        self._known[name] = (session, now + TTL_SECONDS)
+        self._known[name] = _Kept(session, now + TTL_SECONDS)
         return name
 
-    def find(self, name: str, owner: str, now: float) -> Session:
+    def find(self, name: str, owner: str) -> Session:
         """What was meant by that name; it is kept for another while."""
-        session, until = self._known.get(name, (None, 0.0))
-        if session is None or session.owner != owner or until < now:
-            raise Fault("not_found", "there is no such watch; POST /v1/watch makes one")
-        self._known[name] = (session, now + TTL_SECONDS)
-        return session
+        now = self._clock.monotonic()
+        kept = self._known.get(name)
+        if kept is None or kept.session.owner != owner or kept.over(now):
+            raise Fault(
+                "not_found",
+                "there is no such watch; POST /v1/watch makes one, and its stream takes the last "
+                "id as cursor=",
+            )
+        kept.until = now + TTL_SECONDS
+        return kept.session
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[None]:
+        """While a stream of it is open; from its end on it is kept for who comes back."""
+        kept = self._known.get(name)
+        if kept is None:  # it is a watch that was said in a query
+            yield
+            return
+        kept.streams += 1
+        try:
+            yield
+        finally:
+            kept.streams -= 1
+            kept.until = self._clock.monotonic() + TTL_SECONDS
 
 
 async def watch(call: Call) -> Reply:
@@ -107,14 +144,14 @@ async def make(call: Call) -> Reply:
     for name in session.topics:  # those that are not there are told now, not later
         if not session.lenient:
             await call.app.run(lambda store, name=name: store[name].shards)  # type: ignore[misc]
-    made = call.app.sessions.add(session, call.app.clock.monotonic())
+    made = call.app.sessions.add(session)
     return Reply(wire_live.Watching(made, f"/v1/watch/{made}", TTL_SECONDS), 201)
 
 
 async def attach(call: Call) -> Reply:
     """The stream of a watch that was made."""
     app, principal = call.app, call.principal
-    session = app.sessions.find(call.params["id"], principal.id, app.clock.monotonic())
+    session = app.sessions.find(call.params["id"], principal.id)
     for name in session.topics:
         if not principal.may("read", name):
             raise Fault("forbidden", "the key is not for topics of this name")
@@ -139,10 +176,11 @@ async def _stream(call: Call, session: Session, given: str | None) -> Reply:
         stream = EventStream(call.principal, send)
         hub.join(stream)
         try:
-            await stream.put(RETRY)
-            hub.watch(stream, spots, session.lens)
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            with call.app.sessions.open(call.params.get("id", "")):
+                await stream.put(RETRY)
+                hub.watch(stream, spots, session.lens)
+                while (await receive())["type"] != "http.disconnect":
+                    pass
         finally:
             hub.leave(stream)
 
