@@ -57,6 +57,30 @@ def test_text_json_and_bytes_come_back_as_they_went(client: Client) -> None:
     assert embedded[2]["base64"] == "/wA="
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"value":"a"}\r\n\r\n{"value":"b"}\r\n', 2),
+        (b'\n\n{"value":"a"}\n{"value":"b"}', 2),
+        (b"\n", 0),
+        (b'{"value":"a"}\n\n{"value":"b"\n{"value":"c"}\n', "line 4: JSON is malformed"),
+        (b'{"value":"a"}\n{"valu":"b"}\n', "unknown field `valu` - at `$[1]`"),
+        (b'{"' + b"9" * 5_000 + b' (byte 9)":"a"}\n', "unknown field"),
+        (b'[{"value":"a"}]\n', "Expected `object`, got `array` - at `$[0]`"),
+    ],
+)
+def test_lines_are_taken_as_they_come_and_a_bad_one_is_named_and_nothing_kept(
+    client: Client, body: bytes, told: int | str
+) -> None:
+    answer = client.call("POST", "/v1/topics/t/records", body, {"Content-Type": NDJSON})
+    if isinstance(told, int):
+        assert answer.json()["count"] == told
+        return
+    assert answer.status == 400
+    assert told in answer.json()["error"]["message"]
+    assert client.get("/v1/topics/t").code == "topic_not_found"
+
+
 def test_every_format_goes_in_and_comes_out(client: Client) -> None:
     lines = b'{"value": "a"}\n{"value": "b", "tag": "x"}\n'
     post = "/v1/topics/t/records"
@@ -111,6 +135,10 @@ def test_who_waits_gets_the_record_when_it_comes(client: Client) -> None:
     assert [record["value"] for record in page["records"]] == ["new"]
     assert 0.1 < took < 5
     assert read(client, "t", "?start=2&wait=0.1")["records"] == []
+    began = time.monotonic()
+    for query in ("?start=2&stop=2&wait=20", "?start=0&stop=2&wait=20&where=tag=='none'"):
+        assert read(client, "t", query)["records"] == [], "nothing can come before its stop"
+    assert time.monotonic() - began < 5
 
 
 def test_a_retry_with_its_key_is_appended_once(client: Client) -> None:

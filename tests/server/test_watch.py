@@ -343,6 +343,8 @@ def test_who_comes_back_to_a_topic_that_is_gone_waits_for_the_next_one(
     client.call("DELETE", "/v1/topics/t")
     back = watch("topics=t", last)
     assert back.status == 200
+    told = back.next()
+    assert (told.kind, told.json()) == ("topic-deleted", {"topic": "t", "shard": 0, "next": 1})
     client.append("t", "b")
     assert back.next().json()["reason"] == "recreated"
     assert back.values(1) == ["b"]

@@ -34,7 +34,7 @@ from esker.errors import EskerError
 from esker.options import topic_name
 from esker.server import faults, socket, watch
 from esker.server.audit import Audit
-from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded
+from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded, hinted
 from esker.server.codec import EVENTS, JSON
 from esker.server.durable_state import Streams
 from esker.server.exposure import check_place, for_pages
@@ -199,7 +199,7 @@ class App:
                     _ = self.store  # a refusal while there is none
                 except Fault as fault:
                     self._audited(scope, request, fault)
-                    await socket.refuse(_refusal(fault, request), receive, send)
+                    await socket.refuse(_refusal(fault, request), request, receive, send)
                     return
                 await socket.serve(call, receive, send)
         except Ended:  # the socket was closed on its way out
@@ -474,7 +474,7 @@ def _query(route: Route, text: bytes) -> Any:
     try:
         made = msgspec.convert(found, route.query, strict=False)
     except msgspec.ValidationError as problem:
-        raise Fault("invalid_request", f"query: {problem}") from None
+        raise Fault("invalid_request", f"query: {hinted(problem, route.query)}") from None
     for name in found:
         if getattr(made, name, "") is None:  # msgspec takes the word for it
             raise Fault("invalid_request", f"query: {name}=null: leave it out")

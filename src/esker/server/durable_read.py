@@ -219,7 +219,7 @@ def _page(call: Call, stream: Stream, piece: Piece) -> Reply:
         since = query.offset or "-1"
         tag = f'"{stream.epoch:x}:{since}:{piece.next:x}{":c" if closed else ""}"'
         headers += (("etag", tag), ("cache-control", "private, no-cache"))
-        if call.headers.get("if-none-match") == tag:
+        if call.has(tag):
             return Reply(b"", 304, media=stream.mark.content_type, headers=headers)
     return Reply(body, media=stream.mark.content_type, headers=headers)
 

@@ -54,7 +54,7 @@ def _reply(call: Call, name: str) -> Reply:
         ("cross-origin-opener-policy", "same-origin"),
     )  # fmt: skip
     media = f"{found.media}; charset=utf-8"
-    if call.headers.get("if-none-match") == found.etag:
+    if call.has(found.etag):
         return Reply(b"", 304, media=media, headers=headers)
     return Reply(found.body, media=media, headers=headers)
 

@@ -11,8 +11,8 @@ Events:
     gap             {"topic", "shard", "first", "last", "reason", "missed"}: what is not there any
                     more; `recreated` if the topic was deleted and made anew
     caught-up       {"topic", "shard", "next"}: from here on records come as they are appended
-    topic-deleted   {"topic", "shard", "next"}; if there is a topic of this name again it is
-                    watched from its beginning
+    topic-deleted   {"topic", "shard", "next"}, now or while nobody watched; if there is a topic of
+                    this name again it is watched from its beginning
     lagging         {"frames"}: the client did not take what came; nothing is lost, it goes on
                     from where it was, by reading
     error           {"code", "message"}: the stream ends
