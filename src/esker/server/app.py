@@ -98,6 +98,11 @@ class App:
         }  # fmt: skip
 
     @property
+    def opened(self) -> bool:
+        """Whether there is a store yet."""
+        return self._store is not None
+
+    @property
     def store(self) -> AsyncStore:
         """The store; a refusal while it is not open yet."""
         if self._store is None:
@@ -153,12 +158,13 @@ class App:
     ) -> None:
         """A line for a call. Of its path it has what the table has, and no query."""
         call: Call | None = scope.get("esker")
-        ACCESS.info(
-            "request=%s method=%s path=%s status=%s key=%s ms=%.3f",
-            request, scope["method"], call.route.path if call else "-",
-            reply.status if reply else "-", (call.principal.id if call else "") or "-",
-            seconds * 1e3,
-        )  # fmt: skip
+        fields = {
+            "request": request, "method": scope["method"], "path": call.route.path if call else "-",
+            "status": reply.status if reply else "-",
+            "key": (call.principal.id if call else "") or "-", "ms": round(seconds * 1e3, 3),
+        }  # fmt: skip
+        said = " ".join(f"{name}={value}" for name, value in fields.items())
+        ACCESS.info("%s", said, extra={"fields": fields})
 
     async def _told(
         self, scope: dict[str, Any], receive: Receive, request: str, times: dict[str, float],
