@@ -34,3 +34,21 @@ def test_what_is_wrong_is_named(method: str, path: str, body: Any, told: str) ->
             assert "there" not in got.body.decode().replace("there is", "")
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/topics", "GET, HEAD"),
+        ("HEAD", "/v1/watch", "GET, POST"),  # a stream has no end that could be left out
+        ("POST", "/v1/topics/t", "DELETE, GET, HEAD, PATCH, PUT"),
+        ("HEAD", "/v1/attach", "POST"),
+    ],
+)
+def test_what_a_path_takes_is_told(method: str, path: str, allowed: str) -> None:
+    async def story() -> None:
+        async with application() as app:
+            got = await call(app, method, path)
+            assert (got.status, got.headers["allow"]) == (405, allowed)
+
+    asyncio.run(story())

@@ -345,7 +345,8 @@ class App:
         if method == "HEAD" and route is not None and route.streams:
             route = None  # there is no end of it to be left out
         if route is None:
-            allowed = ", ".join(sorted(routes))
+            head = ["HEAD"] if "GET" in routes and not routes["GET"].streams else []
+            allowed = ", ".join(sorted([*routes, *head]))
             raise Fault(
                 "method_not_allowed", f"this path takes {allowed}", headers=(("allow", allowed),)
             )
