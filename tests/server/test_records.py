@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from esker.server import records
-from tests.server.conftest import Client
+from tests.server.conftest import JSON, Client
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -240,11 +240,18 @@ def test_a_topic_with_records_is_not_deleted_as_an_empty_one(client: Client) -> 
     assert (answer.status, answer.json()) == (200, {"topic": "t", "deleted": True})
 
 
-def test_a_long_poll_ends_when_its_client_goes(client: Client) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("GET", "/v1/topics/t/records?start=1&wait=20"),
+        ("POST", "/v1/topics/t/tail", b'{"cursors": {"0": 1}, "wait": 20}', JSON),
+    ],
+)
+def test_a_long_poll_ends_when_its_client_goes(client: Client, asked: Any) -> None:
     client.append("t", "x")
     state = client.server._uvicorn.server_state
     other = Client(client.server)
-    other._connection.request("GET", "/v1/topics/t/records?start=1&wait=20")
+    other._connection.request(*asked)
     deadline = time.monotonic() + 5
     while not state.tasks and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -456,6 +456,8 @@ def test_no_more_streams_are_taken_than_are_allowed(tmp_path: Path) -> None:
                 with Events(server.url, "/v1/watch?topics=t") as three:
                     assert three.status == 429
                     assert "retry-after" in three.headers
+                    error = msgspec.json.decode(three.body)["error"]
+                    assert error["detail"] == {"limit": "streams", "max": 2}
         until(lambda: not server.app.hub.streams)
         with Events(server.url, "/v1/watch?topics=t") as again:
             assert again.status == 200

@@ -32,7 +32,7 @@ from esker.engine.progress import Progress
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.options import topic_name
-from esker.server import faults, socket, watch
+from esker.server import faults, socket
 from esker.server.audit import Audit
 from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded, hinted
 from esker.server.codec import EVENTS, JSON
@@ -201,7 +201,6 @@ class App:
                     call = self.enter(scope, receive, request, inside, ("read", "write"))
                     if call.route.handler != socket.ROUTE:
                         raise Fault("not_found", "there is no WebSocket at this path")
-                    watch.room(self.hub)
                     _ = self.store  # a refusal while there is none
                 except Fault as fault:
                     self._audited(scope, request, fault)
@@ -261,7 +260,10 @@ class App:
         scope["esker"] = call
         inside.enter_context(self.gate.entered(principal, stream=stream, safe=safe))
         if self.under_way > self.settings.connections:
-            raise Fault("throttled", "too many calls are under way", headers=_LATER)
+            raise Fault(
+                "throttled", "too many calls are under way",
+                detail={"limit": "connections", "max": self.settings.connections}, headers=_LATER,
+            )  # fmt: skip
         self._check_scope(call, either)
         call.query = _query(route, query)
         self._check(call, ("path", "query", "header"))
@@ -302,7 +304,7 @@ class App:
             if not known and count >= limit:
                 raise Fault(
                     "throttled", f"there are {limit} topics, and no more are taken",
-                    headers=(("retry-after", "60"),),
+                    detail={"limit": "topics", "max": limit}, headers=(("retry-after", "60"),),
                 )  # fmt: skip
             yield known
 

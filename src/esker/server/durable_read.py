@@ -182,9 +182,13 @@ async def _look(
     )
     if at is not None and found.items and isinstance(found.items[0], Gap):
         raise DataGap(found.items[0])
-    if wait and not found.items and stream.tail is None:
-        found = await records.waited(call, found, query)
-    return _piece(found, stream)
+    piece = _piece(found, stream)
+    if wait and not piece.values and not piece.gaps and stream.tail is None:
+        nothing = msgspec.structs.replace(
+            found, items=[]
+        )  # the mark of a stream's beginning is none
+        piece = _piece(await records.waited(call, nothing, query), stream)
+    return piece
 
 
 def _piece(found: records.Found, stream: Stream) -> Piece:

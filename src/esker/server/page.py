@@ -15,8 +15,6 @@ from esker.console import Asset, asset, import_map_hash
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
 
-HTML: Final = "text/html"
-OFFERS: Final = ("text/javascript", "text/css", "image/svg+xml")
 POLICY: Final = "; ".join(
     (
         "default-src 'self'",

@@ -41,7 +41,7 @@ from esker.server.codec import EVENTS
 from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.frames import Lens
-from esker.server.hub import SHARDS_MAX, Hub
+from esker.server.hub import SHARDS_MAX
 from esker.server.stream import EventStream
 from esker.server.wire_live import TOPICS_MAX, WatchTopic
 
@@ -163,7 +163,6 @@ async def _stream(call: Call, session: Session, given: str | None) -> Reply:
     last = call.headers.get("last-event-id") or given or ""
     places = cursor.places(last)
     hub = call.app.hub
-    room(hub)
     spots: list[Spot] = []  # before the head of the answer: a topic that is not there is a 404
     for name, how in session.topics.items():
         spots += await hub.find(
@@ -185,13 +184,3 @@ async def _stream(call: Call, session: Session, given: str | None) -> Reply:
             hub.leave(stream)
 
     return Reply(media=EVENTS, headers=_HEADERS, serve=serve)
-
-
-def room(hub: Hub) -> None:
-    """Refuse a stream if there are too many."""
-    limit = hub.app.settings.streams
-    if len(hub.streams) >= limit:
-        raise Fault(
-            "throttled", f"{limit} streams are open, and no more are taken",
-            detail={"limit": "streams", "max": limit}, headers=(("retry-after", "1"),),
-        )  # fmt: skip
