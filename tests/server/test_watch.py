@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from esker.errors import Corruption
 from esker.server import cursor, frames
 from esker.server.faults import Fault
+from esker.server.hub import SHARDS_MAX
 from esker.server.keys import SCOPES, Principal
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
@@ -394,6 +395,36 @@ def test_a_watch_can_be_made_first_and_used_later(server: Server, client: Client
     client.append("a", "4")
     with Events(server.url, made.json()["url"], last) as events:
         assert events.values(1) == ["4"]
+
+
+def test_as_much_as_may_be_watched_can_be_resumed() -> None:
+    """After years: a shard's piece has a number of five bytes, and an offset of six."""
+    longest = len(cursor.piece(cursor.hash_of("t"), 1_023, 1 << 34, 1 << 41))
+    assert longest * SHARDS_MAX < Settings().header_bytes - 1_024
+
+
+def test_a_watch_goes_on_with_a_new_one_when_its_server_has_forgotten_it(
+    server: Server, client: Client
+) -> None:
+    names = [f"topic-{number}" for number in range(16)]
+    for name in names:
+        client.call("PUT", f"/v1/topics/{name}", {})
+    client.append(names[0], "old")
+    topics = {name: {"start": "earliest"} for name in names}
+    made = client.call("POST", "/v1/watch", {"topics": topics}).json()
+    with Events(server.url, made["url"]) as events:
+        assert events.values(1) == ["old"]
+        last = events.last
+    client.append(names[0], "new")
+    with Events(server.url, made["url"], last) as events:
+        assert events.values(1) == ["new"]
+    server.app.sessions = Sessions(server.app.clock)  # as a server that starts anew
+    assert client.get(made["url"]).code == "not_found"
+    made = client.call("POST", "/v1/watch", {"topics": topics, "cursor": last}).json()
+    with Events(server.url, made["url"]) as events:
+        assert events.values(1) == ["new"]
+    answer = client.call("POST", "/v1/watch", {"topics": topics, "cursor": "none"})
+    assert answer.code == "invalid_request"
 
 
 def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: Client) -> None:

@@ -58,6 +58,7 @@ class Session(NamedTuple):
     topics: Mapping[str, WatchTopic]
     lens: Lens
     lenient: bool
+    cursor: str | None = None
 
 
 class _Kept:
@@ -105,8 +106,8 @@ class Sessions:
         if kept is None or kept.session.owner != owner or kept.over(now):
             raise Fault(
                 "not_found",
-                "there is no such watch; POST /v1/watch makes one, and its stream takes the last "
-                "id as cursor=",
+                "there is no such watch; POST /v1/watch makes one, and takes the last id of the "
+                "former one as cursor",
             )
         kept.until = now + TTL_SECONDS
         return kept.session
@@ -133,14 +134,15 @@ async def watch(call: Call) -> Reply:
     if len(names) > TOPICS_MAX:
         raise Fault("invalid_request", f"{len(names)} topics; at most {TOPICS_MAX} in one stream")
     wanted = {name: WatchTopic(start=query.start, shard=query.shard) for name in names}
-    session = Session(call.principal.id, wanted, query.lens("sse"), query.lenient)
-    return await _stream(call, session, query.cursor)
+    session = Session(call.principal.id, wanted, query.lens("sse"), query.lenient, query.cursor)
+    return await _stream(call, session)
 
 
 async def make(call: Call) -> Reply:
     """Say what is to be watched; the answer is where."""
     body: wire_live.Watch = call.body
-    session = Session(call.principal.id, body.topics, body.lens("sse"), body.lenient)
+    session = Session(call.principal.id, body.topics, body.lens("sse"), body.lenient, body.cursor)
+    cursor.places(body.cursor or "")  # what is wrong with it is told now
     for name in session.topics:  # those that are not there are told now, not later
         if not session.lenient:
             await call.app.run(lambda store, name=name: store[name].shards)  # type: ignore[misc]
@@ -158,9 +160,9 @@ async def attach(call: Call) -> Reply:
     return await _stream(call, session, call.query.cursor)
 
 
-async def _stream(call: Call, session: Session, given: str | None) -> Reply:
+async def _stream(call: Call, session: Session, given: str | None = None) -> Reply:
     call.accepts(EVENTS)
-    last = call.headers.get("last-event-id") or given or ""
+    last = call.headers.get("last-event-id") or given or session.cursor or ""
     places = cursor.places(last)
     hub = call.app.hub
     spots: list[Spot] = []  # before the head of the answer: a topic that is not there is a 404
