@@ -14,6 +14,7 @@ from typing import Any, Final
 from esker.server.keys import redacted
 from esker.server.settings import Settings
 
+LOG: Final = logging.getLogger("esker.server")
 _PLAIN: Final = {number: chr(number) for number in range(0x20, 0x7F)}
 
 
