@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from esker.engine import reading
-from tests.server.conftest import Client
+from tests.server.conftest import JSON, Client
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -55,6 +55,30 @@ def test_text_json_and_bytes_come_back_as_they_went(client: Client) -> None:
     assert embedded[1]["value"] == {"b": 1, "a": [1.5]}
     assert embedded[0]["value"] == "grüße"
     assert embedded[2]["base64"] == "/wA="
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"value":"a"}\r\n\r\n{"value":"b"}\r\n', 2),
+        (b'\n\n{"value":"a"}\n{"value":"b"}', 2),
+        (b"\n", 0),
+        (b'{"value":"a"}\n\n{"value":"b"\n{"value":"c"}\n', "line 4: JSON is malformed"),
+        (b'{"value":"a"}\n{"valu":"b"}\n', "unknown field `valu` - at `$[1]`"),
+        (b'{"' + b"9" * 5_000 + b' (byte 9)":"a"}\n', "unknown field"),
+        (b'[{"value":"a"}]\n', "Expected `object`, got `array` - at `$[0]`"),
+    ],
+)
+def test_lines_are_taken_as_they_come_and_a_bad_one_is_named_and_nothing_kept(
+    client: Client, body: bytes, told: int | str
+) -> None:
+    answer = client.call("POST", "/v1/topics/t/records", body, {"Content-Type": NDJSON})
+    if isinstance(told, int):
+        assert answer.json()["count"] == told
+        return
+    assert answer.status == 400
+    assert told in answer.json()["error"]["message"]
+    assert client.get("/v1/topics/t").code == "topic_not_found"
 
 
 def test_every_format_goes_in_and_comes_out(client: Client) -> None:
@@ -111,6 +135,10 @@ def test_who_waits_gets_the_record_when_it_comes(client: Client) -> None:
     assert [record["value"] for record in page["records"]] == ["new"]
     assert 0.1 < took < 5
     assert read(client, "t", "?start=2&wait=0.1")["records"] == []
+    began = time.monotonic()
+    for query in ("?start=2&stop=2&wait=20", "?start=0&stop=2&wait=20&where=tag=='none'"):
+        assert read(client, "t", query)["records"] == [], "nothing can come before its stop"
+    assert time.monotonic() - began < 5
 
 
 def test_a_retry_with_its_key_is_appended_once(client: Client) -> None:
@@ -212,11 +240,18 @@ def test_a_topic_with_records_is_not_deleted_as_an_empty_one(client: Client) -> 
     assert (answer.status, answer.json()) == (200, {"topic": "t", "deleted": True})
 
 
-def test_a_long_poll_ends_when_its_client_goes(client: Client) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("GET", "/v1/topics/t/records?start=1&wait=20"),
+        ("POST", "/v1/topics/t/tail", b'{"cursors": {"0": 1}, "wait": 20}', JSON),
+    ],
+)
+def test_a_long_poll_ends_when_its_client_goes(client: Client, asked: Any) -> None:
     client.append("t", "x")
     state = client.server._uvicorn.server_state
     other = Client(client.server)
-    other._connection.request("GET", "/v1/topics/t/records?start=1&wait=20")
+    other._connection.request(*asked)
     deadline = time.monotonic() + 5
     while not state.tasks and time.monotonic() < deadline:
         time.sleep(0.01)

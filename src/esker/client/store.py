@@ -40,7 +40,7 @@ NOT_REMOTE: Final = {
         "retention_plan", "retain", "statistics", "process_slot", "processes", "group",
     },
     "Topic": {"archive", "tier", "reclaim", "append_nowait"},
-    "Queue": {"announce", "claim_together", "findings", "job", "leases"},
+    "Queue": {"announce", "claim_together", "findings"},
     "Route": {"run_once"},
 }  # fmt: skip
 

@@ -366,12 +366,12 @@ class RemoteTopic:
     def group(
         self, name: str, start: Any = "earliest", *, member: tuple[int, int] | None = None,
         gaps: Gaps = "raise", consistency: Consistency = "eventual",
-        skip_node: str | None = None, session: float | str = 60.0,
+        skip_node: str | None = None, session: float | str = 60.0, dedupe: int = 0,
     ) -> RemoteGroup:  # fmt: skip
         """A group of readers that share the topic; see `Topic.group`."""
         return open_group(
             self, name, start, member=member, gaps=gaps, consistency=consistency,
-            skip_node=skip_node, session=session,
+            skip_node=skip_node, session=session, dedupe=dedupe,
         )  # fmt: skip
 
     def groups(self) -> list[GroupStatus]:

@@ -32,9 +32,9 @@ from esker.engine.progress import Progress
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.options import topic_name
-from esker.server import faults, socket, watch
+from esker.server import faults, socket
 from esker.server.audit import Audit
-from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded
+from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded, hinted
 from esker.server.codec import EVENTS, JSON
 from esker.server.durable_state import Streams
 from esker.server.exposure import check_place, for_pages
@@ -81,7 +81,7 @@ class App:
         self.failures = 0
         self.under_way = 0
         self.hub = Hub(self)
-        self.sessions = Sessions()
+        self.sessions = Sessions(clock)
         self.durable = Streams(self.settings.topics)
         self.replayed: dict[str, Any] = {"replay_progress": 0.0}  # while the store is opened
 
@@ -97,6 +97,11 @@ class App:
             "replay_progress": told.done / max(1, told.total), told.unit: told.done,
             "of": told.total,
         }  # fmt: skip
+
+    @property
+    def opened(self) -> bool:
+        """Whether there is a store yet."""
+        return self._store is not None
 
     @property
     def store(self) -> AsyncStore:
@@ -154,12 +159,13 @@ class App:
     ) -> None:
         """A line for a call. Of its path it has what the table has, and no query."""
         call: Call | None = scope.get("esker")
-        ACCESS.info(
-            "request=%s method=%s path=%s status=%s key=%s ms=%.3f",
-            request, scope["method"], call.route.path if call else "-",
-            reply.status if reply else "-", (call.principal.id if call else "") or "-",
-            seconds * 1e3,
-        )  # fmt: skip
+        fields = {
+            "request": request, "method": scope["method"], "path": call.route.path if call else "-",
+            "status": reply.status if reply else "-",
+            "key": (call.principal.id if call else "") or "-", "ms": round(seconds * 1e3, 3),
+        }  # fmt: skip
+        said = " ".join(f"{name}={value}" for name, value in fields.items())
+        ACCESS.info("%s", said, extra={"fields": fields})
 
     async def _told(
         self, scope: dict[str, Any], receive: Receive, request: str, times: dict[str, float],
@@ -196,11 +202,10 @@ class App:
                     call = self.enter(scope, receive, request, visit, ("read", "write"))
                     if call.route.handler != socket.ROUTE:
                         raise Fault("not_found", "there is no WebSocket at this path")
-                    watch.room(self.hub)
                     _ = self.store  # a refusal while there is none
                 except Fault as fault:
                     self._audited(scope, request, fault)
-                    await socket.refuse(_refusal(fault, request), receive, send)
+                    await socket.refuse(_refusal(fault, request), request, receive, send)
                     return
                 await socket.serve(call, receive, send)
         except Ended:  # the socket was closed on its way out
@@ -256,7 +261,10 @@ class App:
         scope["esker"] = call
         visit.enter(principal, stream=stream, safe=safe)
         if self.under_way > self.settings.connections:
-            raise Fault("throttled", "too many calls are under way", headers=_LATER)
+            raise Fault(
+                "throttled", "too many calls are under way",
+                detail={"limit": "connections", "max": self.settings.connections}, headers=_LATER,
+            )  # fmt: skip
         self._check_scope(call, either)
         call.query = _query(route, query)
         self._check(call, ("path", "query", "header"))
@@ -297,7 +305,7 @@ class App:
             if not known and count >= limit:
                 raise Fault(
                     "throttled", f"there are {limit} topics, and no more are taken",
-                    headers=(("retry-after", "60"),),
+                    detail={"limit": "topics", "max": limit}, headers=(("retry-after", "60"),),
                 )  # fmt: skip
             yield known
 
@@ -340,7 +348,8 @@ class App:
         if method == "HEAD" and route is not None and route.streams:
             route = None  # there is no end of it to be left out
         if route is None:
-            allowed = ", ".join(sorted(routes))
+            head = ["HEAD"] if "GET" in routes and not routes["GET"].streams else []
+            allowed = ", ".join(sorted([*routes, *head]))
             raise Fault(
                 "method_not_allowed", f"this path takes {allowed}", headers=(("allow", allowed),)
             )
@@ -476,7 +485,7 @@ def _query(route: Route, text: bytes) -> Any:
     try:
         made = msgspec.convert(found, route.query, strict=False)
     except msgspec.ValidationError as problem:
-        raise Fault("invalid_request", f"query: {problem}") from None
+        raise Fault("invalid_request", f"query: {hinted(problem, route.query)}") from None
     for name in found:
         if getattr(made, name, "") is None:  # msgspec takes the word for it
             raise Fault("invalid_request", f"query: {name}=null: leave it out")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, Literal
@@ -277,6 +278,9 @@ class _Something(msgspec.Struct, gc=False):
 
 
 _SOMETHINGS: Final = msgspec.json.Decoder(list[_Something])
+_SOMETHING: Final = msgspec.json.Decoder(_Something)
+_LINE: Final = msgspec.json.Decoder(Undecoded)
+_AT_BYTE: Final = re.compile(r"JSON is malformed: .*\(byte (\d{1,9})\)")
 
 
 def records_in(data: bytes | Raw, limit: int) -> list[Any]:
@@ -310,13 +314,20 @@ def check_count(count: int, limit: int) -> None:
 
 
 def lines_in(data: bytes, limit: int) -> list[Any]:
-    """A record in each line; not more than `limit` of them."""
-    check_count(data.count(b"\n") + (not data.endswith(b"\n")), limit)
+    """A record in each line; not more than `limit` of them, however they are laid out."""
+    if data.count(b"{") > limit:
+        check_count(len(_lines(_SOMETHING, data)), limit)
+    return [_record_in(each) for each in _lines(_LINE, data)]
+
+
+def _lines(decoder: Any, data: bytes) -> list[Any]:
     try:
-        found = msgspec.json.Decoder(Undecoded).decode_lines(data)
+        return decoder.decode_lines(data)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
-        raise Fault("invalid_request", f"the body is not NDJSON of records: {problem}") from None
-    return [_record_in(each) for each in found]
+        told = str(problem)
+        at = _AT_BYTE.fullmatch(told)  # else the number of the record stands there
+        line = f"line {data.count(10, 0, int(at[1])) + 1}: " if at else ""
+        raise Fault("invalid_request", f"the body is not NDJSON of records: {line}{told}") from None
 
 
 def records_of(table: Any) -> list[Any]:

@@ -25,7 +25,7 @@ import logging
 import math
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import parse_qsl
 
 from esker.clock import Clock
@@ -148,11 +148,13 @@ class Gate:
         if not account.alive:
             raise _unauthorized("this key is no longer good")
         if stream and self.streams >= settings.streams:
-            raise _throttled(f"there are {settings.streams} streams already", 5)
+            detail = {"limit": "streams", "max": settings.streams}
+            raise _throttled(f"there are {settings.streams} streams already", 5, detail)
         if not account.id:
             return  # nobody in particular has no limits of his own
         if not stream and len(account.calls) >= settings.key_calls:
-            raise _throttled(f"this key has {settings.key_calls} calls under way", 1)
+            detail = {"limit": "key_calls", "max": settings.key_calls}
+            raise _throttled(f"this key has {settings.key_calls} calls under way", 1, detail)
         if settings.key_rate:
             self._pay(account)
 
@@ -162,7 +164,8 @@ class Gate:
         self._fill(account)
         if account.tokens < 1.0:
             wait = max(1, math.ceil((1.0 - account.tokens) / rate))
-            raise _throttled(f"this key may make {rate:g} calls a second", wait)
+            detail = {"limit": "key_rate", "max": rate}
+            raise _throttled(f"this key may make {rate:g} calls a second", wait, detail)
         account.tokens -= 1.0
 
     def _fill(self, account: Account) -> None:
@@ -274,5 +277,5 @@ def _unauthorized(message: str) -> Fault:
     return Fault("unauthorized", message, headers=_CHALLENGE)
 
 
-def _throttled(message: str, seconds: int) -> Fault:
-    return Fault("throttled", message, headers=(("retry-after", str(seconds)),))
+def _throttled(message: str, seconds: int, detail: dict[str, Any]) -> Fault:
+    return Fault("throttled", message, detail=detail, headers=(("retry-after", str(seconds)),))

@@ -218,7 +218,8 @@ async def read(call: Call) -> Reply:
         """All of it at once: to change threads costs as much as to read a page."""
         topic = known(store, name)
         found = look(topic, _shard(topic, query.shard), query.start, query)
-        return found if query.wait and not found.items else _page(call, found, media)
+        waits = query.wait and not found.items and not _over(found, query)
+        return found if waits else _page(call, found, media)
 
     at_hand = _at_hand(call, query) if media == ARROW else None
     if at_hand is not None:  # as JSON a page takes many times as long, which others would wait for
@@ -257,6 +258,12 @@ def _plain(query: wire.ReadQuery) -> bool:
     )  # fmt: skip
 
 
+def _over(found: Found, query: wire.ReadQuery) -> bool:
+    """Whether nothing can come any more: it is at the offset before which it is to stop."""
+    stop = query.stop or ""
+    return stop.isdecimal() and found.next >= int(stop)
+
+
 async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
     """Wait until there is a record, the time is up, the server stops or the client is gone."""
     name, start, shard = call.params["topic"], found.next, found.shard
@@ -267,7 +274,9 @@ async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
     gone = loop.create_task(call.gone())
     stopping = loop.create_task(call.app.stopping.wait())
     try:
-        while not found.items and loop.time() < deadline and not stopping.done():
+        while loop.time() < deadline and not (
+            found.items or _over(found, query) or stopping.done()
+        ):
             news = loop.create_task(topic._wait(steps, deadline))
             await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
@@ -341,7 +350,7 @@ def _page(call: Call, found: Found, media: str) -> Reply:
     if found.sealed and not gaps and query.start.isdecimal():
         tag = f'"{found.epoch:x}-{found.next:x}-{_digest(records)}"'
         headers += (("etag", tag), ("cache-control", CACHED), ("vary", "accept"))
-        if call.headers.get("if-none-match") == tag:
+        if call.has(tag):
             return Reply(b"", 304, media=media, headers=headers)
     if media != JSON:
         return Reply(records, media=media, headers=headers)

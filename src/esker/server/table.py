@@ -85,7 +85,7 @@ ROOMS: Final[tuple[Route, ...]] = (
     Route("DELETE", GROUP, "consume", "groups.forget", "Forget a group", TOPIC,
           reply=rooms.Forgotten),
     Route("POST", GROUP + "/poll", "consume", "groups.poll", "Records for a member of a group",
-          TOPIC, body=rooms.Poll, reply=rooms.Polled),
+          TOPIC, body=rooms.Poll, reply=rooms.Polled, offers=(JSON, ARROW)),
     Route("POST", GROUP + "/ack", "consume", "groups.ack", "What was delivered is done with", TOPIC,
           body=rooms.Acks, reply=rooms.Acked),
     Route("POST", GROUP + "/seek", "consume", "groups.seek", "Put a group somewhere else", TOPIC,
