@@ -6,6 +6,8 @@
     intake.py      what users hand in, checked and made into what is stored
     buffer.py      records that have an offset and are not yet written
     shard.py       one shard as its writer sees it: buffer, active log, sealed segments, offsets
+    page.py        what it has promised: the ceiling, where it begins, which deletions count
+    sealing.py     its files, one after the other: logs are made, rolled, sealed
     refusals.py    what it says when it takes no more records
     layout.py      where a shard's files are, and whether they were left in order
     tally.py       the counters page
@@ -28,12 +30,12 @@
     recatalog.py   names and options of topics, found again in their segments
     attach.py      batches made elsewhere: staged, committed once, attached to their shards
     delivery.py    such a batch as a whole: committed, attached here, waited for elsewhere
-    verbs.py       verbs of a store that rooms above speak: queue; guests.py: what they have open
+    verbs.py       groups, queues and routes, which are built above: how they are called, who does
+                   the work; guests.py: what they have open here
     floor.py       where a shard begins, and what became of what was before
     altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused
     consumed.py    what groups have to do with that: what all have read, and what one has not
-    verbs.py       groups and queues, which are built above: how they are called, who does the work
     budget.py      what is evicted when all topics together hold too much
     removal.py     what is deleted on request: topics, and records before an offset
     erasing.py     single records that are deleted: by tag

@@ -33,7 +33,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from esker.engine import once, tiering
+from esker.engine import once, sealing, tiering
 from esker.engine.context import LOG
 from esker.errors import Corruption, EskerError, StorageError
 from esker.storage.blank import copy_blank, held, temporary
@@ -96,14 +96,13 @@ def reclaim(shard: Shard) -> int:
     """
     with shard.lock:
         shard.open_for_writing()
-        if shard.poison is not None:
-            raise shard._poisoned()
+        shard.require_sound()
         log, marks = shard.active, shard.marks
         if not marks.blocks:  # raises if nobody knows what is deleted
             return 0
         if log is not None and not log.damaged and marks.count(log.base, log.base + log.next_row):
-            shard._roll()
-    while shard.seal_next():
+            sealing.roll(shard)
+    while sealing.seal_next(shard):
         pass
     for segment in list(shard.sealed):
         if segment.local_size < segment.size and shard.marks.count(
@@ -147,8 +146,8 @@ def _is_ours(shard: Shard, segment: SealedSegment) -> bool:
 def _say_again(shard: Shard) -> None:
     """Both slots of the state page have what is deleted: one had it, and is not written now."""
     if shard.durability != "ephemeral":
-        with shard._state_lock:
-            shard._store_state(clean=False, ceiling=shard.ceiling)
+        with shard.page.lock:
+            shard.page.store()
 
 
 def _replace(shard: Shard, segment: SealedSegment, marks: Marks) -> int:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from esker.engine import sealing
 from esker.engine.context import LOG, Context
 from esker.engine.layout import list_segments
 from esker.errors import Corruption, EskerError, InvalidOption, StorageError
@@ -72,9 +73,8 @@ def tier(shard: Shard, to: Tier, before: int) -> tuple[int, int]:
     """Move the sealed segments of a shard that lie before an offset; segments and bytes."""
     with shard.lock:
         shard.open_for_writing()
-        if shard.poison is not None:
-            raise shard._poisoned()
-    while to == "cold" and shard.seal_next():
+        shard.require_sound()
+    while to == "cold" and sealing.seal_next(shard):
         pass
     count = size = 0
     ends = [segment.base for segment in shard.segments[1:]] + [shard.next]
