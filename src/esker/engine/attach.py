@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self
 
 from esker.engine import intake, refusals, sealing
 from esker.engine.context import LOG, Context
@@ -50,7 +50,29 @@ STAGED_AGE_US: Final = 24 * 3600 * 1_000_000  # an older one that nobody committ
 # ---- staging ---------------------------------------------------------------------------------
 
 
-class Stage:
+class _Staging(Protocol):
+    def finish(self) -> Any: ...
+    def discard(self) -> None: ...
+
+
+class Staging:
+    """A stage is a block: leaving it makes all of it durable, an exception throws it away."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self: _Staging, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.discard()
+            raise
+
+
+class Stage(Staging):
     """Records for one shard, as staged segments. Not for two threads at once."""
 
     def __init__(self, context: Context, entry: TopicEntry, shard: int) -> None:
@@ -127,19 +149,6 @@ class Stage:
         if self._done:
             self._context.files.sync_dir(self._folder)
         return list(self._done)
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.discard()
-            return
-        try:
-            self.finish()
-        except BaseException:
-            self.discard()
-            raise
 
     @property
     def tickets(self) -> list[Ticket]:

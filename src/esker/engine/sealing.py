@@ -8,6 +8,8 @@ Only the first two happen on the way of a writer. Sealing is the background's, w
 `Shard._sealing` throughout and the shard's lock only to look and to enter what it made. A writer
 that finds more than a few logs waiting seals the oldest himself, so that they cannot pile up.
 
+    replace a sealed file gives way to one that says the same: rewritten, or a stub (tiering.py)
+
     Rule 1  Readers find every offset in `segments` at any moment: a log is in `rolled` before the
             next is shown, and leaves it in the same step in which its segment enters `sealed`.
     Rule 2  Logs are sealed in order, the oldest first. A damaged one stops the line: repair is for
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from esker.engine import tally
 from esker.engine.layout import follows
-from esker.errors import DiskFull
+from esker.errors import DiskFull, StorageError
 from esker.format.segment import SegmentHeader
 from esker.storage.log import LogSegment
 
@@ -143,6 +145,41 @@ def enter(shard: Shard, log: LogSegment, made: SealedSegment) -> None:
     shard.sealed, shard.rolled = sealed, rolled  # together, or an interrupt parts them
     shard._publish_segments()
     shard._count("seals")
+
+
+def is_ours(shard: Shard, segment: SealedSegment) -> bool:
+    """Whether a segment is still one of the shard's, and may be touched."""
+    return shard.writing and shard.poison is None and segment in shard.sealed
+
+
+def replace(
+    shard: Shard, segment: SealedSegment, copy: str, local_size: int, size: int = 0
+) -> bool:
+    """A copy takes the place of a sealed file; it says the same of all that is still there.
+
+    Assumes `_sealing`. False if the segment was evicted meanwhile: its name is not to come back.
+    """
+    with shard.lock:
+        if not is_ours(shard, segment):
+            return False
+        renamed = False
+        try:
+            shard.files.rename(copy, segment.path)
+            renamed = True
+        finally:
+            if renamed or not shard.files.kind(copy):  # also if interrupted between the two
+                segment.replaced(local_size, size)
+                shard.rewritten += 1  # behind the size, see tally.py
+                shard._count("segments_replaced")
+                shard._publish_segments()
+    return True
+
+
+def drop(shard: Shard, copy: str) -> None:
+    """Unlink a copy, unless it has taken its place."""
+    with contextlib.suppress(StorageError):
+        if shard.files.kind(copy):
+            shard.files.unlink(copy)
 
 
 def seal_active(shard: Shard, log: LogSegment) -> None:
