@@ -480,7 +480,10 @@ def test_offsets_set_aside_too_late_leave_the_page_to_the_next_writer() -> None:
     one.sync()
     one["t"]._shards[0].hand_back()
     seen = other["t"].append_many([b"y"] * 5)
+    pages = {path: page for path, page in disk.contents().items() if path.endswith("/state")}
     one.tick()
+    assert pages
+    assert pages.items() <= disk.contents().items()
     with opened(disk.crash(LOST)) as store:
         assert store["t"].append(b"z", wait=True) > seen.last
     for store in (one, other):
