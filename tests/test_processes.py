@@ -50,6 +50,8 @@ def test_a_writer_takes_over_when_the_first_is_killed(tmp_path: Path) -> None:
             with pytest.raises(esker.WriterBusy) as caught:
                 second["t"].append(b"refused", wait=True)
             assert caught.value.pid == first.pid
+            assert f"by process {first.pid} since" in str(caught.value)
+            assert "open the store with handover=True" in str(caught.value)
             first.kill()
             assert second["t"].append(b"third", wait=True) == 2
             assert values(second["t"]) == [b"first", b"second", b"third"]

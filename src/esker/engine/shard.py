@@ -146,7 +146,7 @@ class Shard(Waited):
             raise self.context.vanished(self.entry, self.folder)
         lock = self.context.files.lock(path, self.context.note)
         if isinstance(lock, Holder):
-            raise refusals.busy(self.entry.name, self.number, lock)
+            raise refusals.busy(self.entry.name, self.number, lock, self.context.files.pid())
         self._writer_lock = lock
 
     def _release_writer_lock(self) -> None:
