@@ -67,8 +67,9 @@ def test_a_deletion_outlives_the_background_which_sets_offsets_aside_at_that_mom
     disk = SimulatedDisk()
     store = filled(disk)
     shard = store["t"]._shards[0]
-    shard._state_lock = Interfering(  # type: ignore[assignment]
-        shard._state_lock, lambda: shard.reserve(shard.ceiling + 1)
+    page = shard.page
+    page.lock = Interfering(  # type: ignore[assignment]
+        page.lock, lambda: page.reserve(page.ceiling + 1)
     )
     gone = store["t"].delete(tag="x") if by == "tag" else store["t"].delete(2)
     assert gone == 2

@@ -474,7 +474,7 @@ def erased() -> Shape:
     assert topic.delete(tag="tag-1") == 2
     before = disk.kill()
     assert topic.delete(tag="tag-2") == 2
-    dies = patch.object(topic._shards[0], "_store_state", side_effect=KeyboardInterrupt)
+    dies = patch.object(topic._shards[0].page, "store", side_effect=KeyboardInterrupt)
     with suppress(KeyboardInterrupt), dies:
         topic.delete(tag="last")
     after = disk.kill()
