@@ -16,8 +16,6 @@ from hypothesis import settings
 
 import esker
 from esker.engine import store as engine
-from esker.server.run import serving
-from esker.server.settings import Settings
 from esker.storage.files import SYSTEM_FILES
 from esker.storage.memory import MemoryFiles
 from esker.testing import Monitor
@@ -54,6 +52,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[esker.Store]:
         return
     place = request.getfixturevalue("tmp_path") / "data"
     if kind == "http":
+        # here, because each child of the zoo imports this file, and few need a server
+        from esker.server.run import serving
+        from esker.server.settings import Settings
+
         with serving(place, Settings(port=0)) as server, esker.open(server.url) as opened:
             yield opened
         return
