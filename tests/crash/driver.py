@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import esker
@@ -52,10 +53,15 @@ class Driver:
         self.mark = mark  # in all values, so that no other driver makes the same ones
         self.clock = ManualClock()
         self.ledger = ledger or Ledger()
-        self.random = random.Random(f"driver {seed}")
+        self.seed = seed
         self.serial = 0
         self.store: esker.Store | None = None
         self.reader: Reader | None = None  # how to read a topic, if not anew each time
+
+    @cached_property
+    def random(self) -> random.Random:
+        """Not made before it is needed: most drivers only open a store."""
+        return random.Random(f"driver {self.seed}")
 
     def open(self) -> esker.Store:
         self.store = esker.open(ROOT, files=self.disk, clock=self.clock, **OPTIONS)
