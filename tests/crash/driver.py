@@ -17,6 +17,7 @@ import esker
 from esker.engine import rewriting
 from esker.testing import ManualClock, SimulatedDisk
 from tests.crash.ledger import Ledger, Reader
+from tests.helpers import abandon
 
 ROOT = "/store"
 SIZES = (0, 1, 40, 200, 511, 512, 513, 900)
@@ -228,9 +229,9 @@ class Driver:
 
     def abandon(self) -> None:
         """Forget a store whose machine is off, so that nothing tries to close it."""
-        if self.store is not None:
-            self.store._context.forked = True  # such a handle closes without touching the disk
-            self.store.close()
+        store, self.store = self.store, None
+        if store is not None:
+            abandon(store)
 
 
 def mixed(

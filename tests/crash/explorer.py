@@ -55,6 +55,7 @@ from tests.crash.ledger import (
     read_around,
     without_evicted,
 )
+from tests.helpers import abandon
 
 IDLE = frozenset(
     {
@@ -237,8 +238,7 @@ class Explorer:
                     found = read_around(store, page.name)
                     check_erased(page, without_evicted(page, found)[1])
         finally:
-            store._context.forked = True  # it holds files of a disk that is gone
-            store.close()
+            abandon(store)
 
     def _read(self, store: esker.Store, name: str) -> Found:
         """A topic, read; or remembered, if the same bytes were read before."""
