@@ -216,6 +216,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return dealt_with(nodeid)
 
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            """What is done is forgotten: else all of it is counted again after each test."""
+            super().mark_test_complete(node, item_index, duration)
+            scope = dealt_with(self.registered_collections[node][item_index])
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
+
     return Scheduling(config, log)
 
 
