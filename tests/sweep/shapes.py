@@ -27,6 +27,7 @@ from esker.format import segment as segment_format
 from esker.storage.files import Holder, told
 from esker.storage.memory import MemoryFile, MemoryFiles, MemoryLock
 from esker.testing import LOST, Fate, Fault, ManualClock, SimulatedDisk
+from tests.helpers import abandon
 
 ROOT: Final = "/store"
 COLD: Final = "/cold"
@@ -248,12 +249,6 @@ def _shape(
     with opened(disk.copy(), "r") as store:
         unclosed = not store.recovery.clean  # also where only a journal is left
     return bare._replace(frames=frames, salts=salts, unclosed=unclosed)
-
-
-def abandon(store: esker.Store) -> None:
-    """The process is gone, and nothing is closed."""
-    store._context.forked = True
-    store.close()
 
 
 def _rich(batch: int, rows: int, size: int = 20) -> list[esker.Record]:
