@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esker.server.preferences import is_known, preferred
+from tests.helpers import wait_until
 from tests.server.conftest import Client
 
 JSON, NDJSON, ARROW, CSV = OFFERED = (
@@ -59,6 +60,7 @@ def test_a_server_gives_what_is_wanted_and_nothing_that_is_there(client: Client)
     answer = client.get(path, Accept=f"{JSON};q=0.5, {CSV}")
     assert answer.headers["content-type"] == CSV
     assert client.get(path, Accept=f"{JSON};q=0").code == "not_acceptable"
+    wait_until(lambda: "etag" in client.get(path).headers, "the first segment to be sealed")
     tag = client.get(path).headers["etag"]
     for known in (f"W/{tag}", f'"old", {tag}', "*"):
         assert client.get(path, **{"If-None-Match": known}).status == 304
