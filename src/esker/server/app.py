@@ -284,30 +284,32 @@ class App:
         return () if call is None else self.gate.rate_headers(call.principal)
 
     @asynccontextmanager
-    async def with_topic(self, name: str) -> AsyncIterator[None]:
-        """For what makes a topic if it is not there."""
-        if await self.run(lambda store: name in store):
+    async def with_topic(self, *names: str) -> AsyncIterator[None]:
+        """For what makes topics if they are not there."""
+        if await self.run(lambda store: all(name in store for name in names)):
             yield
         else:
-            async with self.room(name):
+            async with self.room(*names):
                 yield
 
     @asynccontextmanager
-    async def room(self, name: str) -> AsyncIterator[bool]:
-        """For the making of a topic: one at a time, and no more than there may be.
+    async def room(self, *names: str) -> AsyncIterator[bool]:
+        """For the making of topics: one call at a time, and no more topics than there may be.
 
-        Gives whether the topic is there already. Without it, two calls at once would both find room
+        Gives whether they are there already. Without it, two calls at once would both find room
         for one more.
         """
         async with self._making:
-            known, count = await self.run(lambda store: (name in store, len(store)))
-            limit = self.settings.topics
-            if not known and count >= limit:
+            known, count = await self.run(
+                lambda store: (sum(name in store for name in {*names}), len(store))
+            )
+            limit, new = self.settings.topics, len({*names}) - known
+            if new and count + new > limit:
                 raise Fault(
-                    "throttled", f"there are {limit} topics, and no more are taken",
+                    "throttled", f"there are {count} topics of {limit}, and no room for {new} more",
                     detail={"limit": "topics", "max": limit}, headers=(("retry-after", "60"),),
                 )  # fmt: skip
-            yield known
+            yield not new
 
     def _audited(self, scope: dict[str, Any], request: str, fault: Fault | None) -> None:
         """Tell the audit log of what was refused, and of what was changed."""

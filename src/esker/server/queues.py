@@ -51,7 +51,8 @@ async def create(call: Call) -> Reply:
         known = name in store
         return not known, store.queue(name, **options)
 
-    async with call.app.with_topic(name):
+    letter = options.get("dead_letter") or name  # which becomes a topic, too
+    async with call.app.with_topic(name, letter):
         made, queue = await call.app.run(make)
     return Reply(wire.QueueMade(name, made, _options(queue)), 201 if made else 200)
 

@@ -43,7 +43,8 @@ async def define(call: Call) -> Reply:
         return not known, route.status()
 
     try:
-        made, status = await call.app.run(make)
+        async with call.app.with_topic(body.destination):
+            made, status = await call.app.run(make)
     except RouteRefused:
         if call.principal.everywhere:
             raise
