@@ -127,8 +127,13 @@ def test_the_records_of_a_batch(tmp_path: Path) -> None:
 def test_the_number_of_topics(tmp_path: Path) -> None:
     with serving(tmp_path / "data", Settings(port=0, topics=3)) as server:
         client = Client(server)
-        for n in range(3):
+        for n in range(2):
             assert client.call("PUT", f"/v1/topics/t{n}", {}).status == 201
+        answer = client.call("PUT", "/v1/queues/q", {"dead_letter": "q.dead"})
+        assert (answer.status, answer.json()["error"]["detail"]) == (
+            429, {"limit": "topics", "max": 3},
+        )  # fmt: skip
+        assert client.call("PUT", "/v1/queues/t2", {}).status == 201
         answer = client.call("PUT", "/v1/topics/t3", {})
         assert (answer.status, answer.code) == (429, "throttled")
         assert client.call("PUT", "/v1/topics/t2", {}).status == 200
