@@ -160,7 +160,9 @@ async def claim(call: Call) -> Reply:
 async def claimed(call: Call, desk: Desk, body: wire.Claim) -> list[Job]:
     """What a claim gets; if its client goes away meanwhile, it is given back."""
     gone = asyncio.ensure_future(call.gone())
-    claiming = asyncio.ensure_future(desk.claim(body.max, body.lease, body.wait, body.gaps))
+    claiming = asyncio.ensure_future(
+        desk.claim(body.max, body.lease, body.wait, body.gaps, call.principal.id)
+    )
     try:
         await asyncio.wait((claiming, gone), return_when=asyncio.FIRST_COMPLETED)
         if not claiming.done():
@@ -209,10 +211,12 @@ async def release(call: Call) -> Reply:
 async def extend(call: Call) -> Reply:
     """Hold these for so long from now on."""
     body: wire.Extend = call.body
-    return await _settle(call, lambda queue, jobs: queue.extend(jobs, body.lease))
+    return await _settle(call, lambda queue, jobs: queue.extend(jobs, body.lease), renews=True)
 
 
-async def _settle(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply:
+async def _settle(
+    call: Call, verb: Callable[[Queue, list[Job]], None], *, renews: bool = False
+) -> Reply:
     given: list[wire.JobToken] = call.body.jobs
     queue = await opened(call)
     topic, rooms, key = queue.topic._existing().id, call.app.rooms, call.principal.id
@@ -225,15 +229,18 @@ async def _settle(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply
         else:
             jobs.append(queue.job(each.shard, each.offset, token))
 
-    def settle(_: Store) -> list[Job]:
+    def settle(some: list[Job]) -> list[Job]:
         try:
-            if jobs:
-                verb(queue, jobs)
+            if some:
+                verb(queue, some)
         except StaleLease as problem:
             return list(problem.jobs)
         return []
 
-    lost = await call.app.run(settle)
+    if renews:
+        lost = await _renewed(call, queue, jobs, settle)
+    else:
+        lost = await call.app.run(lambda _: settle(jobs))
     desk = rooms.desks.of(call.app, queue)
     for job in jobs:
         if job.settled or job.extended:
@@ -248,6 +255,21 @@ async def _settle(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply
             detail={"jobs": told, "done": len(given) - len(refused)},
         )  # fmt: skip
     return Reply(wire.Settled(queue.name, len(given)))
+
+
+async def _renewed(
+    call: Call, queue: Queue, jobs: list[Job], extend: Callable[[list[Job]], list[Job]]
+) -> list[Job]:
+    """Renew leases; those that ran out meanwhile only as far as their key has room for them."""
+    hands, key = call.app.rooms.hands, call.principal.id
+    if hands.room(key) < len(jobs):
+        await hands.look(call.app, key, asyncio.get_running_loop().time())
+    with hands.renewing(key, jobs, queue._context.clock.monotonic()) as chosen:
+        lost = await call.app.run(lambda _: extend(chosen))
+    if len(chosen) == len(jobs):
+        return lost
+    kept = {id(job) for job in chosen}
+    return [*lost, *(job for job in jobs if id(job) not in kept)]
 
 
 # ---- the dead --------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     streams: int = 200
     key_calls: int = 64  # under way at once, for each key
     key_rate: float = 0.0  # calls a second for each key; 0 is no limit
+    key_jobs: int = 10_000  # in hand at once, for each key; who needs none is one
     topics: int = 10_000
     wait_seconds: float = 30.0  # the longest wait of a long poll
     members: int = 1_000  # of groups, at the other end of a wire
