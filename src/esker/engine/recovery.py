@@ -42,7 +42,7 @@ from esker.format.state import State
 from esker.options import RESERVE_OFFSETS_MAX
 from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
-from esker.storage.files import Files, Holder, base_name, join, size_of
+from esker.storage.files import Files, Holder, base_name, join, require_dir, size_of
 from esker.storage.log import LogSegment
 from esker.storage.marks import newest
 from esker.storage.marks import tidy as tidy_marks
@@ -64,6 +64,7 @@ def recover_store(context: Context, catalog: CatalogFile) -> Recovery:
     report = Recovery()
     files, root = context.files, context.root
     recover_catalog(context, catalog, report)
+    _require_dirs(context, catalog)
     finish_removals(context, catalog)
     dead_possible = any(
         names.parse_journal(name) for name in files.list(join(root, names.JOURNALS))
@@ -78,6 +79,18 @@ def recover_store(context: Context, catalog: CatalogFile) -> Recovery:
             lock.release()
     report.seconds = context.clock.monotonic() - started
     return report
+
+
+def _require_dirs(context: Context, catalog: CatalogFile) -> None:
+    """Every directory that is written to is one, and no link that leads out of the store."""
+    files, root = context.files, context.root
+    top = join(root, names.TOPICS)
+    for name in (names.TOPICS, names.JOURNALS, names.STAGING, names.PROCESSES):
+        require_dir(files, join(root, name))
+    for entry in catalog.catalog.topics:
+        require_dir(files, join(top, names.topic(entry.id)))
+        for number in range(entry.options.shards):
+            require_dir(files, shard_folder(root, entry.id, number))
 
 
 def _unclean(context: Context, catalog: CatalogFile) -> Iterator[tuple[TopicEntry, int]]:
