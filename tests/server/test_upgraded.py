@@ -7,15 +7,18 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from esker.server.gate import end
 from esker.server.keys import Account
-from esker.server.run import Server
+from esker.server.run import Server, serving
+from esker.server.settings import Settings
 from esker.server.upgraded import FRAMES_MAX, Upgraded
 from tests.server.conftest import Client
 from tests.server.raw import HOST, connected
@@ -137,6 +140,62 @@ def test_pings_are_answered_while_the_answers_are_taken(
         assert mine.transport.get_write_buffer_size() == 0
         on_loop(server, mine.resume_writing)
         assert heard(sock, 1) == [(TEXT, b'{"op":"pong","request_id":1}')]
+
+
+def test_the_bytes_of_a_message(tmp_path: Path) -> None:
+    """At the limit and above it, in one frame and in many."""
+    most = 1_000
+    padded = b'{"op": "ping"%s}' % (b" " * (most - 14))
+    with serving(tmp_path / "data", Settings(port=0, body_bytes=most)) as server:
+        for over, pieces in ((0, 1), (1, 1), (0, 10), (1, 10)):
+            data = padded + b" " * over
+            assert len(data) == most + over
+            step = -(-len(data) // pieces)
+            parts = [data[at : at + step] for at in range(0, len(data), step)]
+            with upgraded(server) as (sock, _):
+                for number, part in enumerate(parts):
+                    kind = MORE if number else TEXT
+                    sock.sendall(frame(kind, part, last=number == len(parts) - 1))
+                ((kind, said),) = heard(sock, 1)
+                assert kind == (CLOSE if over else TEXT), (over, pieces)
+                assert not over or said[:2] == struct.pack(">H", 1009)
+            until(lambda: not any(isinstance(each, Upgraded) for each in connections(server)))
+
+
+def test_nothing_is_decompressed(server: Server) -> None:
+    """The extension is not agreed to, and a message that claims it ends the connection."""
+    extension = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"
+    with connected(server) as sock:
+        sock.sendall(HANDSHAKE[:-2] + extension + b"\r\n")
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += sock.recv(1)
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        assert b"extensions" not in answer.lower()
+        squeezed = bytearray(frame(TEXT, zlib.compress(b'{"op":"ping"}' + b" " * 100)[2:-4]))
+        squeezed[0] |= 0x40
+        sock.sendall(squeezed)
+        ((kind, said),) = heard(sock, 1)
+        assert (kind, said[:2]) == (CLOSE, struct.pack(">H", 1002))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(PING, b"x" * 126), frame(PING, b"x", last=False), frame(3, b""), frame(11, b""),
+        frame(MORE, b"x"), frame(TEXT, b"x", last=False) + frame(TEXT, b"x"),
+        frame(CLOSE, b"x"), frame(CLOSE, struct.pack(">H", 1005)), frame(TEXT, b"\xff"),
+        b"\x81\x02{}", b"\xf1\x80\0\0\0\0", b"\x81\xff" + b"\xff" * 12,
+        b"\x81\xff" + struct.pack(">Q", 1 << 62) + bytes(4),
+    ],
+)  # fmt: skip
+def test_what_is_no_frame_ends_the_connection_and_nothing_else(data: bytes, client: Client) -> None:
+    with upgraded(client.server) as (sock, _):
+        sock.sendall(data)
+        found = heard(sock, 2)
+        assert [kind for kind, _ in found] == [CLOSE]
+    assert client.get("/readyz").status == 200
+    until(lambda: client.server.app.gate.streams == 0)
 
 
 def test_a_message_comes_in_so_many_frames_and_no_more(server: Server) -> None:

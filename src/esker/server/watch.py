@@ -33,6 +33,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from esker.options import topic_name
 from esker.server import cursor, wire_live
 from esker.server.call import Call, Receive, Reply, Send
 from esker.server.codec import EVENTS
@@ -46,6 +47,7 @@ from esker.server.wire_live import TOPICS_MAX, WatchTopic
 RETRY: Final = b"retry: 2000\n\n"
 TTL_SECONDS: Final = 300.0
 SESSIONS_MAX: Final = 10_000
+SESSIONS_OF_ONE: Final = 1_000  # of one key; who needs none is one
 _HEADERS: Final = (("x-accel-buffering", "no"), ("cache-control", "no-store, no-transform"))
 
 
@@ -71,9 +73,10 @@ class Sessions:
         """Remember it; a name for it that nobody guesses."""
         for name in [name for name, (_, until) in self._known.items() if until < now]:
             del self._known[name]
-        if len(self._known) >= SESSIONS_MAX:
+        mine = sum(each.owner == session.owner for each, _ in self._known.values())
+        if len(self._known) >= SESSIONS_MAX or mine >= SESSIONS_OF_ONE:
             raise Fault(
-                "throttled", f"{SESSIONS_MAX} watches are waiting to be used",
+                "throttled", "too many watches are waiting to be used",
                 headers=(("retry-after", "1"),),
             )  # fmt: skip
         name = secrets.token_urlsafe(16)
@@ -105,6 +108,7 @@ async def make(call: Call) -> Reply:
     body: wire_live.Watch = call.body
     session = Session(call.principal.id, body.topics, body.lens("sse"), body.lenient)
     for name in session.topics:  # those that are not there are told now, not later
+        topic_name(name)  # and what can never be there is not kept
         if not session.lenient:
             await call.app.run(lambda store, name=name: store[name].shards)  # type: ignore[misc]
     made = call.app.sessions.add(session, call.app.clock.monotonic())
