@@ -53,7 +53,7 @@ async def create(call: Call) -> Reply:
 
     async with call.app.with_topic(name):
         made, queue = await call.app.run(make)
-    return Reply(wire.QueueMade(name, made, _options(queue)), 201 if made else 200)
+    return Reply(wire.QueueMade(name, made, _shown(call, queue)), 201 if made else 200)
 
 
 async def state(call: Call) -> Reply:
@@ -61,7 +61,7 @@ async def state(call: Call) -> Reply:
     queue = await opened(call)
     stats = await call.app.run(lambda _: queue.stats())
     told = msgspec.structs.asdict(stats)
-    told |= {"queue": queue.name, "unfinished": stats.unfinished, "options": _options(queue)}
+    told |= {"queue": queue.name, "unfinished": stats.unfinished, "options": _shown(call, queue)}
     return Reply(wire.QueueState(**told))
 
 
@@ -71,6 +71,14 @@ def _options(queue: Queue) -> dict[str, Any]:
     for name, value in msgspec.structs.asdict(queue.options).items():
         short = SECONDS.get(name)
         found[short or name] = value / 1e6 if short else value
+    return found
+
+
+def _shown(call: Call, queue: Queue) -> dict[str, Any]:
+    """Its options, without the name of another topic that the key may not read."""
+    found, letter = _options(queue), queue.options.dead_letter
+    if letter and not call.principal.may("read", letter):
+        del found["dead_letter"]
     return found
 
 
@@ -275,10 +283,22 @@ async def _renewed(
 # ---- the dead --------------------------------------------------------------------------------
 
 
+async def _with_dead(call: Call) -> Queue:
+    """The queue, for a key that may do with its dead letters what it wants to do.
+
+    They lie in a topic of their own, and those of other queues may lie there, too.
+    """
+    queue, scope = await opened(call), call.route.scope
+    letter = queue.options.dead_letter
+    if letter and scope is not None and not call.principal.may(scope, letter):
+        raise Fault("forbidden", "the key is not for the topic of this queue's dead letters")
+    return queue
+
+
 async def dead(call: Call) -> Reply:
     """The first of those that were given up."""
     query: wire.PeekQuery = call.query
-    queue = await opened(call)
+    queue = await _with_dead(call)
 
     def found(_: Store) -> tuple[int, list[DeadJob]]:
         return len(queue.dead), queue.dead.peek(query.limit)
@@ -296,7 +316,7 @@ async def dead(call: Call) -> Reply:
 
 async def requeue(call: Call) -> Reply:
     """Put dead jobs back into their queue, once each."""
-    queue = await opened(call)
+    queue = await _with_dead(call)
     jobs, where = _chosen(call.body)
     count = await call.app.run(lambda _: queue.dead.requeue(jobs, where=where))
     call.app.rooms.desks.ring(queue.name)
@@ -305,7 +325,7 @@ async def requeue(call: Call) -> Reply:
 
 async def purge_dead(call: Call) -> Reply:
     """Throw dead jobs away."""
-    queue = await opened(call)
+    queue = await _with_dead(call)
     jobs, where = _chosen(call.body)
     count = await call.app.run(lambda _: queue.dead.purge(jobs, where=where))
     return Reply(wire.Counted(queue.name, count))
