@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from esker.aio.store import aopen
+from esker.queues.job import Grant, Job
+from esker.records import Record
 from esker.server.app import App
 from esker.server.hands import LOOK_SECONDS, Hands
 from esker.server.keys import SCOPES
@@ -333,6 +335,17 @@ def test_keys_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
             assert len(at.app.rooms.hands._hands) == 1
 
     asyncio.run(main())
+
+
+def test_a_key_that_renews_its_leases_is_not_forgotten_meanwhile() -> None:
+    hands = Hands(5)
+    job = Job(Record(b"", offset=7, shard=0), Grant(None, 0, 1, 1, 30.0), 1)  # type: ignore[arg-type]
+    hands.took("a", *hands.shares([("a", 1)], 0.0), [job])
+    with hands.renewing("a", [job], 31.0) as chosen:
+        assert chosen == [job]
+        assert hands.shares([("b", 1)], 32.0) == [1]
+        job.extended = 60.0
+    assert hands.room("a") == 4
 
 
 def test_shares_are_even_where_room_is_scarce_and_whole_where_it_is_not() -> None:

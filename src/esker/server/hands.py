@@ -108,7 +108,7 @@ class Hands:
         hand = self._hands.get(key)
         if hand is None:
             for name, each in list(self._hands.items()):  # of keys that nobody uses any more
-                if each.until <= now and not each.aside:
+                if each.until <= now and not each.aside and not each.renewed:
                     del self._hands[name]
             hand = self._hands[key] = Hand()
         return hand
