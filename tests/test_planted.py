@@ -152,6 +152,25 @@ def test_a_directory_that_was_exchanged_leads_nowhere(
     assert count >= 15
 
 
+@pytest.mark.parametrize("name", ["topics/00000001", "topics/00000001/0000"])
+def test_nothing_is_recovered_through_a_link(name: str, tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    with esker.open(tmp_path / "living", background=False) as store:
+        fill(store.create("t"), 3)
+        shutil.copytree(tmp_path / "living", path)  # as a killed process leaves it
+    (path / name).rename(elsewhere)
+    (path / name).symlink_to(elsewhere)
+    before = tree(elsewhere)
+    with pytest.raises(esker.UnsafePath, match=name), esker.open(path, background=False):
+        pass
+    assert tree(elsewhere) == before
+    (path / name).unlink()
+    elsewhere.rename(path / name)
+    with esker.open(path, background=False) as store:
+        assert store.recovery.shards == 1
+        assert len(list(store["t"].read(0))) == 3
+
+
 @pytest.mark.parametrize("plant", DIRECTORIES, ids=lambda plant: plant.__name__.strip("_"))
 def test_what_is_left_of_a_deleted_topic_is_removed_and_nothing_behind_a_link(
     plant: Plant, made: Path, tmp_path: Path

@@ -25,7 +25,13 @@ from typing import Final, NamedTuple
 from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.findings import CASES, Finding, Recovery, Say
-from esker.engine.layout import cut_cursors, is_clean, list_segments, shard_folder
+from esker.engine.layout import (
+    cut_cursors,
+    is_clean,
+    list_segments,
+    require_dirs,
+    shard_folder,
+)
 from esker.engine.progress import Teller
 from esker.engine.quarantine import quarantine
 from esker.engine.recatalog import recover_catalog
@@ -64,7 +70,8 @@ def recover_store(context: Context, catalog: CatalogFile) -> Recovery:
     report = Recovery()
     files, root = context.files, context.root
     recover_catalog(context, catalog, report)
-    _require_dirs(context, catalog)
+    for name in (names.TOPICS, names.JOURNALS, names.STAGING, names.PROCESSES):
+        require_dir(files, join(root, name))
     finish_removals(context, catalog)
     dead_possible = any(
         names.parse_journal(name) for name in files.list(join(root, names.JOURNALS))
@@ -79,18 +86,6 @@ def recover_store(context: Context, catalog: CatalogFile) -> Recovery:
             lock.release()
     report.seconds = context.clock.monotonic() - started
     return report
-
-
-def _require_dirs(context: Context, catalog: CatalogFile) -> None:
-    """Every directory that is written to is one, and no link that leads out of the store."""
-    files, root = context.files, context.root
-    top = join(root, names.TOPICS)
-    for name in (names.TOPICS, names.JOURNALS, names.STAGING, names.PROCESSES):
-        require_dir(files, join(root, name))
-    for entry in catalog.catalog.topics:
-        require_dir(files, join(top, names.topic(entry.id)))
-        for number in range(entry.options.shards):
-            require_dir(files, shard_folder(root, entry.id, number))
 
 
 def _unclean(context: Context, catalog: CatalogFile) -> Iterator[tuple[TopicEntry, int]]:
@@ -127,6 +122,7 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
             if (entry.id, number) not in wanted:
                 continue
             folder = shard_folder(context.root, entry.id, number)
+            require_dirs(files, [folder])
             if not files.kind(folder):
                 continue  # somebody has taken it away; readers are told
             lock = files.lock(join(folder, names.LOCK), context.note)
