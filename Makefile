@@ -9,7 +9,9 @@
 # make bench-spark  compare with Parquet and text in Spark
 # make bench-server  compare the server with NATS JetStream and Redis Streams
 # make docs     the documentation as a site, in site/
-# make lock     resolve pyproject.toml into requirements.lock again (needs uv)
+# make lock     resolve pyproject.toml into requirements.lock again (needs uv); UPGRADE=NAME renews that one
+# make sbom     write the bill of materials, esker.cdx.json, as the lock says
+# make audit    ask whether a vulnerability is known in what is locked; SERVICE=osv asks another service
 # make clean    remove everything that make and the tools created
 #
 # Needs only make and Python 3.11 or newer; no Java. Another Python: make setup PYTHON=python3.12
@@ -35,7 +37,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup browser demo check test test-fast torture bench bench-spark bench-server docs lock clean
+.PHONY: help setup browser demo check test test-fast torture bench bench-spark bench-server docs lock sbom audit clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -110,10 +112,16 @@ docs: setup
 
 lock:
 	@$(UV) pip compile pyproject.toml --group build --group dev --group interop --group objects --group spark \
-		--group bench --group clients --group browser --group docs --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links \
+		--group bench --group clients --group browser --group docs --group supply --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade-package $(UPGRADE)) \
 		--custom-compile-command "make lock" --quiet --output-file requirements.lock
-	@echo "lock: $$(grep -c '==' requirements.lock) packages"
+	@echo "lock: $$(grep -c '==' requirements.lock) packages; now make sbom"
+
+sbom: setup
+	@$(BIN)/python -m tools.sbom
+
+audit: setup
+	@$(BIN)/python -m tools.audit $(if $(SERVICE),--service $(SERVICE))
 
 clean:
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .coverage htmlcov site .cache

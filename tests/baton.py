@@ -32,8 +32,8 @@ from esker.testing import ManualClock
 
 # Where a thread may lose the baton between any two statements.
 LINES = (
-    "esker.engine.writing", "esker.engine.shard", "esker.engine.waited", "esker.engine.committer",
-    "esker.engine.tail",
+    "esker.engine.writing", "esker.engine.shard", "esker.engine.page", "esker.engine.sealing",
+    "esker.engine.waited", "esker.engine.committer", "esker.engine.tail",
     "esker.engine.background", "esker.engine.follower", "esker.engine.reader",
     "esker.engine.reading", "esker.engine.handle", "esker.engine.context", "esker.storage.log",
     "esker.storage.journal", "esker.storage.counters", "esker.storage.maps",
@@ -49,13 +49,13 @@ HOT = frozenset(
         "_gone", "_finish", "_come_through",
         "sync_soon", "_nudge", "_run", "_run_sealer", "step", "_until_next", "stop", "watch",
         "wait",
-        "_took", "publish", "published", "_take", "_complete", "_seal_one", "seal_next", "_sealed",
+        "_took", "publish", "published", "_take", "_complete", "_seal_one", "seal_next", "enter",
         "_publish_segments", "close", "_close_shards", "reserve", "get",
     }
 )  # fmt: skip
 THREADED = (
-    "esker.engine.shard", "esker.engine.waited", "esker.engine.committer",
-    "esker.engine.background",
+    "esker.engine.shard", "esker.engine.page", "esker.engine.waited",
+    "esker.engine.committer", "esker.engine.background",
     "esker.engine.follower", "esker.engine.store", "esker.engine.context", "esker.storage.maps",
 )  # fmt: skip
 LONE_LOCKS = ("esker.engine.handle", "esker.engine.tail")

@@ -16,8 +16,6 @@ from hypothesis import settings
 
 import esker
 from esker.engine import store as engine
-from esker.server.run import serving
-from esker.server.settings import Settings
 from esker.storage.files import SYSTEM_FILES
 from esker.storage.memory import MemoryFiles
 from esker.testing import Monitor
@@ -54,6 +52,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[esker.Store]:
         return
     place = request.getfixturevalue("tmp_path") / "data"
     if kind == "http":
+        # here, because each child of the zoo imports this file, and few need a server
+        from esker.server.run import serving
+        from esker.server.settings import Settings
+
         with serving(place, Settings(port=0)) as server, esker.open(server.url) as opened:
             yield opened
         return
@@ -213,6 +215,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return dealt_with(nodeid)
+
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            """What is done is forgotten: else all of it is counted again after each test."""
+            super().mark_test_complete(node, item_index, duration)
+            scope = dealt_with(self.registered_collections[node][item_index])
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
 
     return Scheduling(config, log)
 

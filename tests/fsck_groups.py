@@ -9,6 +9,8 @@ from struct import pack, unpack
 
 from xxhash import xxh3_64_intdigest as xxh3
 
+EMPTY = bytes(128)  # of 512 slots most are
+
 
 def offsets(
     data: bytes, store: bytes, topic: int, shard: int
@@ -25,7 +27,9 @@ def offsets(
         flaws.append((0, "header of a page of offsets"))
     seed = xxh3(pack("<16sQQ", store, topic, shard))
     for number in range(512):
-        slot = data[128 * number + 128 :][:128]
+        slot = data[128 * number + 128 : 128 * number + 256]
+        if slot == EMPTY:
+            continue
         name, terms = slot[:48], []
         words = unpack("<10Q", slot[48:])
         if not words[1] and not words[3]:

@@ -234,6 +234,7 @@ def test_a_wrong_option_of_a_store_is_told(
     ("given", "told"),
     [
         ({"shard": 4}, "unknown option 'shard'; did you mean 'shards'"),
+        ({"ttl": "7d", "ttl_us": 5}, "ttl and ttl_us are one option"),
         ({"durabilty": "fsync"}, "did you mean 'durability'"),
         ({"segment_size": 1}, "did you mean 'segment_"),
         ({"shards": 0}, r"must lie in 1\.\.1024"),

@@ -351,7 +351,7 @@ def test_a_deletion_that_the_page_does_not_tell_of_did_not_happen(
         fill(topic)
         topic.delete(tag="order-1")
         with monkeypatch.context() as patch:
-            patch.setattr(topic._shards[0], "_store_state", die)
+            patch.setattr(topic._shards[0].page, "store", die)
             with pytest.raises(KeyboardInterrupt):
                 topic.delete(tag="order-2")
         assert there(topic) == left(lambda r: r[2] == "order-1")

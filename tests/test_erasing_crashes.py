@@ -16,6 +16,7 @@ import esker
 from esker.engine.shard import Shard
 from esker.testing import KEPT, LOST, Fault, ManualClock, SimulatedDisk
 from tests.crash.explorer import Explorer
+from tests.helpers import abandon
 
 ROOT = "/store"
 
@@ -36,12 +37,6 @@ def filled(disk: SimulatedDisk) -> esker.Store:
 
 def values(store: esker.Store, gaps: Any = "raise") -> list[bytes]:
     return [record.value for record in store["t"].read(0, gaps=gaps)]
-
-
-def abandon(store: esker.Store) -> None:
-    """Forget a store whose process is gone."""
-    store._context.forked = True  # such a handle closes without touching the disk
-    store.close()
 
 
 class Interfering:
@@ -67,8 +62,9 @@ def test_a_deletion_outlives_the_background_which_sets_offsets_aside_at_that_mom
     disk = SimulatedDisk()
     store = filled(disk)
     shard = store["t"]._shards[0]
-    shard._state_lock = Interfering(  # type: ignore[assignment]
-        shard._state_lock, lambda: shard.reserve(shard.ceiling + 1)
+    page = shard.page
+    page.lock = Interfering(  # type: ignore[assignment]
+        page.lock, lambda: page.reserve(page.ceiling + 1)
     )
     gone = store["t"].delete(tag="x") if by == "tag" else store["t"].delete(2)
     assert gone == 2
@@ -97,9 +93,9 @@ def test_who_reads_on_sees_a_deletion_whose_writer_died_before_it_could_say_so(
         patched.setattr(Shard, "_count", die)
         with pytest.raises(KeyboardInterrupt):
             store["t"].delete(tag="x")
-    abandon(store)
     for shard in store._context.shards:
         shard._release_writer_lock()  # as the kernel does
+    abandon(store)
     with opened(disk) as later:
         later["t"].append(b"4", wait=True)
         assert values(later) == [b"0", b"2", b"4"]

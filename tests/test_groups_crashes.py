@@ -23,6 +23,7 @@ from esker.format import offsets as fmt
 from esker.testing import Fault, ManualClock, SimulatedDisk
 from tests import fsck
 from tests.crash.explorer import Explorer
+from tests.helpers import abandon
 from tests.suites import slowly
 
 ROOT = "/store"
@@ -85,11 +86,6 @@ class Ledger:
 
 def opened(disk: SimulatedDisk) -> esker.Store:
     return esker.open(ROOT, files=disk, clock=ManualClock(), background=False)
-
-
-def abandon(store: esker.Store) -> None:
-    store._context.forked = True
-    store.close()
 
 
 def script(disk: SimulatedDisk, ledger: Ledger, start: Any, durability: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine.page import Page
 from esker.engine.shard import Shard
 from esker.format import catalog, columns, names
 from esker.format.place import Place, stub_of
@@ -559,8 +560,8 @@ def test_a_broken_deletion_trips_it(append: Any, monkeypatch: pytest.MonkeyPatch
     assert {line.split(":")[0] for line in monitor.violations} == {"deletions"}
 
 
-def keep_ceiling(shard: Shard, needed: int) -> None:
-    shard.ceiling = shard._reserve_at = needed + 1000
+def keep_ceiling(page: Page, end: int) -> None:
+    page.ceiling = page.enough = end + 1000
 
 
 def skip_sync(_shard: Shard, log: LogSegment, end: int) -> None:
@@ -572,7 +573,7 @@ def skip_sync(_shard: Shard, log: LogSegment, end: int) -> None:
     [
         ("ack", Shard, "sync_directly", skip_sync),
         ("ack", Journal, "sync", lambda journal: None),
-        ("ceiling", Shard, "reserve", keep_ceiling),
+        ("ceiling", Page, "reserve", keep_ceiling),
         ("checkpoint", Shard, "sync_directly", skip_sync),
         ("state", Shard, "sync_directly", skip_sync),
     ],

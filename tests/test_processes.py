@@ -15,6 +15,8 @@ import esker
 from esker.engine import identity
 from esker.engine.intake import fnv1a
 from esker.format.counters import WORD
+from esker.options import RESERVE_OFFSETS
+from esker.testing import LOST, ManualClock, SimulatedDisk
 from tests.helpers import PATIENCE, Threads, child, snapshot, wait_until
 
 pytestmark = pytest.mark.crash
@@ -48,6 +50,8 @@ def test_a_writer_takes_over_when_the_first_is_killed(tmp_path: Path) -> None:
             with pytest.raises(esker.WriterBusy) as caught:
                 second["t"].append(b"refused", wait=True)
             assert caught.value.pid == first.pid
+            assert f"by process {first.pid} since" in str(caught.value)
+            assert "open the store with handover=True" in str(caught.value)
             first.kill()
             assert second["t"].append(b"third", wait=True) == 2
             assert values(second["t"]) == [b"first", b"second", b"third"]
@@ -463,3 +467,26 @@ def test_a_forked_child_may_open_the_store_for_itself(tmp_path: Path) -> None:
         assert in_fork(write) == "[b'child']"
         assert list(store) == ["child", "t"]
         assert store["child"][0].value == b"child"
+
+
+def test_offsets_set_aside_too_late_leave_the_page_to_the_next_writer() -> None:
+    """The background comes to it only when the shard was handed over and is written by another."""
+    disk, clock = SimulatedDisk(seed=3), ManualClock()
+
+    def opened(on: SimulatedDisk) -> esker.Store:
+        return esker.open("/store", files=on, clock=clock, background=False)
+
+    one, other = opened(disk), opened(disk)
+    for count in (1, RESERVE_OFFSETS // 2 + 1):  # the second asks for another block
+        one["t"].append_many([b"x"] * count)
+    one.sync()
+    one["t"]._shards[0].hand_back()
+    seen = other["t"].append_many([b"y"] * 5)
+    pages = {path: page for path, page in disk.contents().items() if path.endswith("/state")}
+    one.tick()
+    assert pages
+    assert pages.items() <= disk.contents().items()
+    with opened(disk.crash(LOST)) as store:
+        assert store["t"].append(b"z", wait=True) > seen.last
+    for store in (one, other):
+        store.close()

@@ -90,7 +90,7 @@ def test_a_lost_slot_of_the_state_page_shows_no_blank_record(
     topic = store["t"]
     topic.append_many([esker.Record(b"more", tag="y")] * 3, wait=True)
     shard = topic._shards[0]
-    real, told = shard._store_state, []
+    real, told = shard.page.store, []
 
     def once(**how: Any) -> None:
         told.append(how)
@@ -100,7 +100,7 @@ def test_a_lost_slot_of_the_state_page_shows_no_blank_record(
             raise esker.StorageError("no more", path="state")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shard, "_store_state", once)
+        patched.setattr(shard.page, "store", once)
         assert topic.delete(tag="y") == 3
     assert topic.reclaim() > 0
     wanted = values(store)

@@ -138,7 +138,9 @@ def test_an_ack_of_a_group_that_was_moved_meanwhile_is_fenced(store: Any) -> Non
 def test_a_paused_group_gets_nothing(store: Any) -> None:
     topic = filled(store)
     with topic.group("g") as group:
+        assert not group.paused
         group.pause()
+        assert group.paused
         assert values(group) == []
         assert group.describe().paused
         group.resume()
@@ -313,6 +315,40 @@ def test_jobs_that_wait_for_their_time_are_listed_the_next_one_first(store: Any)
     found = [queue.topic.get(each.offset, each.shard).value for each in queue.delayed()]
     assert found == [b"in an hour", b"now", b"in a day"]
     assert queue.stats().delayed == 3
+
+
+def test_jobs_that_are_held_are_listed_and_can_be_taken_back(store: Any) -> None:
+    queue = store.queue("jobs", shards=2, lease="1h")
+    assert queue.leases() == []
+    for number in range(3):
+        queue.put(b"%d" % number)
+    claimed = queue.claim(2)
+    held = queue.leases()
+    places = sorted((job.shard, job.offset) for job in claimed)
+    assert [(each.shard, each.offset) for each in held] == places
+    assert all(each.deliveries == 1 and 3_000 < each.seconds_left <= 3_600 for each in held)
+    first, second = (queue.job(each.shard, each.offset, each.token) for each in held)
+    queue.release(first)
+    queue.nack([second], reason="it hung")
+    assert first.settled
+    assert queue.leases() == []
+    assert (queue.stats().ready, queue.stats().leased) == (3, 0)
+    assert queue.history(second.offset, second.shard)[-1].reason == "it hung"
+    with pytest.raises(esker.StaleLease) as caught:
+        queue.release([first])
+    assert caught.value.jobs == [first]
+    with pytest.raises(esker.StaleLease):
+        queue.ack(claimed)
+
+
+def test_a_job_can_be_settled_by_who_has_its_token(store: Any) -> None:
+    queue = store.queue("jobs")
+    queue.put(b"x")
+    (job,) = queue.claim()
+    queue.job(job.shard, job.offset, job.token).ack()
+    assert queue.stats().unfinished == 0
+    with pytest.raises(esker.StaleLease):
+        job.ack()
 
 
 def test_jobs_that_were_given_up_can_be_put_back_or_thrown_away(store: Any) -> None:

@@ -23,7 +23,8 @@ import pytest
 import esker
 from esker.testing import Fault, SimulatedDisk
 from tests import fsck
-from tests.test_groups_crashes import WatchedDisk, abandon, opened, plain
+from tests.helpers import abandon
+from tests.test_groups_crashes import WatchedDisk, opened, plain
 
 pytestmark = pytest.mark.crash
 WANTED = 'tag == "eu"'

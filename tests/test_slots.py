@@ -142,6 +142,7 @@ def test_a_record_without_a_key_goes_to_a_shard_that_is_free(
         with pytest.raises(esker.WriterBusy) as busy:
             two["t"].append(b"keyed", key=key_of(0, 2), wait=True)
         assert busy.value.pid == os.getpid()
+        assert f"by another handle of this process ({os.getpid()}) since" in str(busy.value)
         with esker.open(root) as three, pytest.raises(esker.WriterBusy):
             three["t"].append(b"none is free, and there are more processes than shards", wait=True)
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools.lock import Pin, read
 
 ROOT = Path(__file__).resolve().parents[1]
+PINNED = re.compile(r"[a-z0-9][a-z0-9._-]*==[0-9][0-9a-z.+!]*( ; [^\\]+)? \\")
 HASHED = re.compile(r"--hash=sha256:[0-9a-f]{64}(?: \\)?")
 
 
@@ -18,7 +24,7 @@ def unlocked(text: str) -> list[str]:
     found = []
     for number, line in enumerate(lines):
         if line[0] != " ":
-            pinned = re.fullmatch(r"[a-z0-9][a-z0-9._-]*==[^ ]+( ;[^\\]*)? \\", line)
+            pinned = PINNED.fullmatch(line)
             follows = lines[number + 1 : number + 2]
             if not pinned or not follows or not HASHED.fullmatch(follows[0].strip()):
                 found.append(line)
@@ -37,7 +43,9 @@ def test_every_dependency_is_locked_by_its_version_and_its_hashes() -> None:
 @pytest.mark.parametrize(
     "line",
     ["x>=1", "x==1", "x==1 \\\n    --hash=md5:0", "x @ https://example.org/x.whl",
-     "--index-url https://example.org", "-e .", "x==1 \\\ny==2 \\"],
+     "--index-url https://example.org", "--extra-index-url https://example.org", "-f wheels",
+     "-r other.txt", "-e .", "./x.whl", "x==1 \\\ny==2 \\",
+     "x==1.* \\\n    --hash=sha256:" + "0" * 64, "x==1,<2 \\\n    --hash=sha256:" + "0" * 64],
 )  # fmt: skip
 def test_a_lock_that_lets_anything_in_is_seen(line: str) -> None:
     good = "a==1 \\\n    --hash=sha256:" + "0" * 64
@@ -45,22 +53,44 @@ def test_a_lock_that_lets_anything_in_is_seen(line: str) -> None:
     assert unlocked(f"{good}\n{line}") != []
 
 
-def test_a_wheel_holds_the_package_and_nothing_that_runs_by_itself() -> None:
-    from hatchling.builders.wheel import WheelBuilder
-
-    packed = [
-        PurePosixPath(each.distribution_path)
-        for each in WheelBuilder(str(ROOT)).recurse_included_files()
+def unmet(project: dict[str, Any], pins: list[Pin]) -> list[str]:
+    """What pyproject.toml requires anywhere, and no pin of the lock is."""
+    asked = [
+        *project["project"]["dependencies"],
+        *project["build-system"]["requires"],
+        *(each for extra in project["project"]["optional-dependencies"].values() for each in extra),
+        *(each for group in project["dependency-groups"].values() for each in group),
     ]
-    assert len(packed) > 100
-    assert {path.parts[0] for path in packed} == {"esker", "pyspark_esker"}
-    kinds = {path.suffix for path in packed if "console" not in path.parts}
-    assert kinds == {".py", ".typed", ".properties"}, "no .pth, no data, nothing compiled"
-    console = {path.suffix for path in packed if "console" in path.parts}
-    assert console <= {".py", ".js", ".mjs", ".css", ".svg", ".html", ".toml", ".LICENSE"}
-    names = {path.name for path in packed}
-    assert not names & {"conftest.py", "sitecustomize.py", "usercustomize.py"}
-    assert not [path for path in packed if "tests" in path.parts or "__pycache__" in path.parts]
+    versions: dict[str, list[str]] = {"esker": [project["project"]["version"]]}
+    for pin in pins:
+        versions.setdefault(pin.name, []).append(pin.version)
+    return [
+        str(each)
+        for each in map(Requirement, asked)
+        if not any(
+            each.specifier.contains(v) for v in versions.get(canonicalize_name(each.name), ())
+        )
+    ]
+
+
+def test_the_lock_has_all_that_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert unmet(project, read()) == [], "run `make lock`"
+    for name, place in (
+        ("nobody-knows-this", project["project"]["dependencies"]),
+        ("pyarrow>=999", project["project"]["optional-dependencies"]["sql"]),
+        ("hatchling<1", project["build-system"]["requires"]),
+        ("ruff==0.0.1", project["dependency-groups"]["dev"]),
+    ):
+        place.append(name)
+        assert unmet(project, read()) == [name]
+        place.remove(name)
+
+
+def test_what_make_locks_is_every_group_there_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    locked = re.findall(r"--group (\w+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert sorted(locked) == sorted(project["dependency-groups"])
 
 
 def test_the_package_builds_without_code_of_its_own() -> None:

@@ -142,9 +142,21 @@ OS_HARMLESS = {
     )
 }  # fmt: skip
 
-# Nowhere, whatever the reason: these turn bytes from a disk or a wire into running code.
-FORBIDDEN = {"pickle", "_pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle"}
-FORBIDDEN_BUILTINS = {"eval", "exec"}
+# Nowhere, whatever the reason: these turn bytes from a disk or a wire into running code. The later
+# ones pickle what they are given, or run a module by its name.
+FORBIDDEN = {
+    "pickle", "_pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle", "jsonpickle", "joblib",
+    "read_pickle", "to_pickle", "CPickleSerializer", "CloudPickleSerializer", "PyExtensionType",
+    "multiprocessing", "runpy",
+}  # fmt: skip
+FORBIDDEN_BUILTINS = {"eval", "exec", "compile"}
+# A shell reads its command as code. Whose command that is, and why no data can be part of it:
+SHELLS = {"cli/queues.py": "the user's: `queue claim --exec`; what a job holds is its stdin"}
+SHELL_CALLS = {
+    "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput",
+    "asyncio.create_subprocess_shell", "asyncio.subprocess.create_subprocess_shell",
+}  # fmt: skip
+STARTS = {"run", "Popen", "call", "check_call", "check_output"}  # of subprocess
 
 # An upward import for the type checker alone never runs. It is still a smell, so each has a reason.
 FOR_TYPES_ONLY = {
@@ -247,6 +259,17 @@ def _chain(node: ast.expr) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else [""]
 
 
+def shells_of(tree: ast.Module) -> Iterator[int]:
+    """Lines of calls that start a program with `shell=` anything but False."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            starts = _chain(node.func)[-1] in STARTS
+            for word in node.keywords:
+                known = word.value.value if isinstance(word.value, ast.Constant) else starts
+                if word.arg == "shell" and known:
+                    yield node.lineno
+
+
 def path_calls_of(tree: ast.Module) -> Iterator[Use]:
     """Calls of pathlib's I/O methods, on whatever this module itself shows to be a Path."""
     known = {
@@ -296,6 +319,11 @@ def violations(package: Path) -> list[str]:
             *_unfit_imports(module, package.name, imports),
             *_unfit_uses(module, [*imports, *uses_of(module.tree)]),
         ]
+        if module.path not in SHELLS:
+            complaints += [
+                (line, "a shell is forbidden everywhere: give a list")
+                for line in shells_of(module.tree)
+            ]
         if module.path not in {FILES, *_OF_SPARK} and module.room != TESTING:
             complaints += [
                 (use.line, f"{use.name}() belongs in {FILES}") for use in path_calls_of(module.tree)
@@ -343,6 +371,8 @@ def _unfit_uses(module: Module, uses: list[Use]) -> Iterator[tuple[int, str]]:
             yield use.line, f"{word} is forbidden everywhere"
         if use.name.removeprefix("builtins.") in FORBIDDEN_BUILTINS:
             yield use.line, f"{use.name.removeprefix('builtins.')} is forbidden everywhere"
+        if use.name in SHELL_CALLS:
+            yield use.line, f"{use.name} is forbidden everywhere: it starts a shell"
         if (
             module.room == TESTING
             or use.name in {"os", "os.path"}
@@ -368,7 +398,7 @@ def broken_paths(text: str, root: Path) -> list[str]:
     """The paths in backticks that do not exist; `path::name` must also be defined in its file."""
     broken = []
     for path, name in re.findall(
-        r"`((?:src|tests|docs|bench)/[\w./*-]*)(?:::(\w+))?(?::\d+)?(?:#[\w-]+)?`", text
+        r"`((?:src|tests|docs|bench|tools)/[\w./*-]*)(?:::(\w+))?(?::\d+)?(?:#[\w-]+)?`", text
     ):
         files = sorted(root.glob(path.rstrip("/")))
         if not files:
@@ -395,11 +425,11 @@ def test_what_spark_looks_for_is_a_name_and_nothing_else():
 
 def test_every_file_named_in_an_allowance_exists():
     named = {place for places in DOORS.values() for place in places if place.endswith(".py")}
-    named |= {path for path, _ in FOR_TYPES_ONLY}
+    named |= {*SHELLS, *(path for path, _ in FOR_TYPES_ONLY)}
     assert [path for path in sorted(named) if not (PACKAGE / path).exists()] == []
 
 
-@pytest.mark.parametrize("folder", ["tests", "bench"])
+@pytest.mark.parametrize("folder", ["tests", "bench", "tools"])
 def test_what_surrounds_the_package_is_documented_and_small_too(folder):
     complaints = [
         f"{folder}/{module.path}: {text}"
@@ -520,14 +550,26 @@ def test_the_outside_world_comes_in_by_its_door_only(tmp_path, path, source):
         "import yaml",
         "from msgspec import yaml",
         "import msgspec\nmsgspec.yaml.decode(b'')",
+        "import pyarrow as pa\npa.PyExtensionType",
+        "import pandas\npandas.read_pickle(b'')",
+        "def f():\n    import multiprocessing",
+        "__import__('pickle')",
         "eval('1')",
         "run = exec",
+        "compile('1', '', 'eval')",
+        "import builtins\nbuiltins.eval('1')",
+        "import os\nos.system('x')",
+        "from os import popen",
+        "from subprocess import getoutput as run",
+        "import asyncio\nasyncio.create_subprocess_shell('x')",
+        "import subprocess\nsubprocess.run('x', shell=True)",
+        "import subprocess\nsubprocess.Popen('x', shell=1)",
+        "def f(run, given):\n    run('x', shell=given)",
     ],
 )
 @pytest.mark.parametrize("path", ["cli/main.py", "storage/files.py", "testing/model.py"])
 def test_nothing_turns_bytes_into_code(tmp_path, path, source):
-    (found, *_) = check(tmp_path, path, source)
-    assert "is forbidden everywhere" in found
+    assert any("is forbidden everywhere" in found for found in check(tmp_path, path, source))
 
 
 @pytest.mark.parametrize(
@@ -540,6 +582,9 @@ def test_nothing_turns_bytes_into_code(tmp_path, path, source):
         ("storage/cold.py", "from pyarrow import fs"),
         ("server/app.py", "import asyncio\nfrom esker.engine import engine"),
         ("cli/main.py", "import esker\nprint(esker.open)"),
+        ("cli/queues.py", "import subprocess\nsubprocess.run('x', shell=True)"),
+        ("demo/crew.py", "import subprocess\nsubprocess.run(['x'], shell=False)"),
+        ("cli/main.py", "complete(shell=given)"),
         ("clock.py", "import time\ntime.time_ns()"),
         ("spark/cache.py", "import shutil\nfrom pathlib import Path\nPath('x').unlink()"),
         ("options.py", "import os\nn = os.cpu_count()\nd = os.environ.get('X')"),

@@ -19,6 +19,7 @@ import esker
 from esker.engine import tiering
 from esker.format import names
 from esker.testing import KEPT, LOST, Fault, ManualClock, Monitor, SimulatedDisk
+from tests.helpers import abandon
 from tests.suites import slowly
 
 ROOT, COLD = "/store", "/cold"
@@ -45,12 +46,6 @@ def filled(disk: Any, **options: Any) -> esker.Store:
 
 def values(store: esker.Store) -> list[int]:
     return [int(record.value.split()[0]) for record in store["t"].read("earliest")]
-
-
-def abandon(store: esker.Store) -> None:
-    """Forget a store whose process is gone."""
-    store._context.forked = True  # such a handle closes without touching the disk
-    store.close()
 
 
 def keys(disk: SimulatedDisk) -> set[str]:

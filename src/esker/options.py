@@ -211,6 +211,8 @@ def _checked(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any
         if name not in accepted:
             raise InvalidOption(f"unknown option {name!r}; {nearest(name, accepted)}")
         if name in _TIMES:
+            if _TIMES[name] in given:
+                raise InvalidOption(f"{name} and {_TIMES[name]} are one option: give one of them")
             checked[_TIMES[name]] = duration_us(value, name)
         elif name in _SIZES:
             checked[name] = size_bytes(value, name)

@@ -364,6 +364,17 @@ def test_a_command_is_run_for_each_job(cli: Run, tmp_path: Path) -> None:
     assert cli("queue", "stats", "q").json["unfinished"] == 0
 
 
+def test_nothing_that_a_job_holds_is_part_of_the_command(cli: Run, tmp_path: Path) -> None:
+    cli("queue", "create", "q")
+    evil = f"$(touch {tmp_path}/ran); `touch {tmp_path}/ran`; touch {tmp_path}/ran"
+    cli("queue", "put", "q", evil, "--key", evil, "--tag", evil)
+    done = cli("queue", "claim", "q", "--exec", f"env > {tmp_path}/env; cat > {tmp_path}/done")
+    assert done.code == 0
+    assert (tmp_path / "done").read_text() == evil
+    assert "touch" not in (tmp_path / "env").read_text()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_dead_jobs_are_put_back_or_thrown_away_by_name_filter_or_all(cli: Run) -> None:
     cli("queue", "create", "q", "--max-deliveries", "1")
     for tag in ("x", "y", "z", "z"):

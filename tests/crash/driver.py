@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import esker
 from esker.engine import rewriting
 from esker.testing import ManualClock, SimulatedDisk
 from tests.crash.ledger import Ledger, Reader
+from tests.helpers import abandon
 
 ROOT = "/store"
 SIZES = (0, 1, 40, 200, 511, 512, 513, 900)
@@ -52,10 +54,15 @@ class Driver:
         self.mark = mark  # in all values, so that no other driver makes the same ones
         self.clock = ManualClock()
         self.ledger = ledger or Ledger()
-        self.random = random.Random(f"driver {seed}")
+        self.seed = seed
         self.serial = 0
         self.store: esker.Store | None = None
         self.reader: Reader | None = None  # how to read a topic, if not anew each time
+
+    @cached_property
+    def random(self) -> random.Random:
+        """Not made before it is needed: most drivers only open a store."""
+        return random.Random(f"driver {self.seed}")
 
     def open(self) -> esker.Store:
         self.store = esker.open(ROOT, files=self.disk, clock=self.clock, **OPTIONS)
@@ -222,9 +229,9 @@ class Driver:
 
     def abandon(self) -> None:
         """Forget a store whose machine is off, so that nothing tries to close it."""
-        if self.store is not None:
-            self.store._context.forked = True  # such a handle closes without touching the disk
-            self.store.close()
+        store, self.store = self.store, None
+        if store is not None:
+            abandon(store)
 
 
 def mixed(

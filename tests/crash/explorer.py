@@ -42,6 +42,7 @@ from esker.testing import (
     Profile,
     SimulatedDisk,
 )
+from esker.testing.inodes import Folder
 from tests import fsck
 from tests.crash.driver import ROOT, Driver, Step, mixed
 from tests.crash.ledger import (
@@ -55,6 +56,7 @@ from tests.crash.ledger import (
     read_around,
     without_evicted,
 )
+from tests.helpers import abandon
 
 IDLE = frozenset(
     {
@@ -196,6 +198,7 @@ class Explorer:
                 disk = make()
         thorough = self.thorough and judged is None and self.states % self.thorough == 0
         self._found[image] = self.judge(disk, ledger, death, thorough=bool(thorough))
+        _take_apart(disk._root)
 
     # -- one state --
 
@@ -237,8 +240,7 @@ class Explorer:
                     found = read_around(store, page.name)
                     check_erased(page, without_evicted(page, found)[1])
         finally:
-            store._context.forked = True  # it holds files of a disk that is gone
-            store.close()
+            abandon(store)
 
     def _read(self, store: esker.Store, name: str) -> Found:
         """A topic, read; or remembered, if the same bytes were read before."""
@@ -345,7 +347,9 @@ class Explorer:
         if deeper and self.double % 50 == 0:  # and a third time
             self.also["a third time"] += 1
             self._die_again(make(), ledger, death, deeper=deeper - 1)
-        self.judge(make(), ledger, death, reported=False)
+        disk = make()
+        self.judge(disk, ledger, death, reported=False)
+        _take_apart(disk._root)
 
     # -- many lives --
 
@@ -394,6 +398,14 @@ def _agree(outcome: Outcome, checked: fsck.Judge) -> None:
         assert found.records[: len(there)] == there, told
         rest = [value for _, value in found.records[len(there) :]]
         assert rest == checked.pending.get((name, 0), []), told
+
+
+def _take_apart(folder: Folder) -> None:
+    """Of a disk that is done with: names and directories hold each other, see `abandon`."""
+    folder.pending.clear()
+    for node in folder.entries.values():
+        if isinstance(node, Folder):
+            _take_apart(node)
 
 
 def told(fate: Fate | None) -> Any:

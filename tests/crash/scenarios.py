@@ -324,7 +324,7 @@ class Program(Driver):
     def aside(self, topic: str) -> None:
         """As if almost all offsets that were set aside had been used."""
         shard = self._store[topic]._shards[0]
-        shard._block, shard._reserve_at = 2, shard.next
+        shard.page._block, shard.page.enough = 2, shard.next
         self._store._context.background.reserve_soon(shard)
 
     def open(self) -> esker.Store:
@@ -586,8 +586,9 @@ def held(store: esker.Store) -> list[str]:
         for follower in topic._followers:
             found[f"{topic.name} Follower._lock"] = follower._lock
     for shard in context.shards:
-        for name in ("lock", "_sealing", "_syncing", "_state_lock", "_waiters_lock"):
+        for name in ("lock", "_sealing", "_syncing", "_waiters_lock"):
             found[f"{shard.entry.name} Shard.{name}"] = getattr(shard, name)
+        found[f"{shard.entry.name} Page.lock"] = shard.page.lock
         found[f"{shard.entry.name} shard Maps._lock"] = shard.maps._lock
     leading = ["Committer._leading"] if committer._leading else []
     return leading + [name for name, lock in found.items() if _is_held(lock)]

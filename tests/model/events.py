@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from esker.engine import reader
+from esker.engine import reader, sealing
 from esker.engine.committer import Committer
+from esker.engine.page import Page
 from esker.engine.shard import Shard
 from esker.storage.log import LogSegment
 from esker.storage.marks import MarksFile
@@ -60,24 +61,24 @@ def missing(small: bool) -> list[str]:
     return [event for event in table if not HITS[event]]
 
 
-def _roll(self: Shard) -> Any:
-    options, log = self.entry.options, self.active
+def _roll(shard: Shard) -> Any:
+    options, log = shard.entry.options, shard.active
     assert log is not None
     if options.segment_records and log.next_row >= options.segment_records:
         hit("roll by records")
     elif (
         options.segment_age_us
-        and self.context.clock.now_us() - log.header.created >= options.segment_age_us
+        and shard.context.clock.now_us() - log.header.created >= options.segment_age_us
     ):
         hit("roll by age")
     else:
         hit("roll by bytes")
     if log.end == options.segment_bytes:
         hit("segment exactly full")
-    return _OLD["_roll"](self)
+    return _OLD["roll"](shard)
 
 
-def _reserve(self: Shard, needed: int) -> None:
+def _reserve(self: Page, needed: int) -> None:
     before = self.ceiling
     _OLD["reserve"](self, needed)
     if self.ceiling > before > 0:
@@ -97,7 +98,7 @@ def _anew(self: MarksFile, *arguments: Any) -> Any:
     return _OLD["_anew"](self, *arguments)
 
 
-def _counting(owner: type, name: str, event: str) -> Setting:
+def _counting(owner: Any, name: str, event: str) -> Setting:
     before = getattr(owner, name)
 
     def counted(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -108,20 +109,20 @@ def _counting(owner: type, name: str, event: str) -> Setting:
 
 
 _OLD: Final[dict[str, Any]] = {
-    "_roll": Shard._roll, "reserve": Shard.reserve, "sift": reader.sift, "_anew": MarksFile._anew,
+    "roll": sealing.roll, "reserve": Page.reserve, "sift": reader.sift, "_anew": MarksFile._anew,
 }  # fmt: skip
 WATCH: Final = Switches(
     "watched",
     (
-        (Shard, "_roll", _roll),
-        (Shard, "reserve", _reserve),
+        (sealing, "roll", _roll),
+        (Page, "reserve", _reserve),
         (reader, "sift", _sift),
         (MarksFile, "_anew", _anew),
         _counting(LogSegment, "_write_merged", "seal merging frames"),
         _counting(LogSegment, "write_footer", "seal in place"),
         _counting(Committer, "_through_journal", "journal used"),
         _counting(Committer, "_checkpoint", "checkpoint of a journal"),
-        _counting(Shard, "_sealed_active", "active log sealed by close"),
-        _counting(Shard, "_seal_one", "writer seals for the sealer"),
+        _counting(sealing, "seal_active", "active log sealed by close"),
+        _counting(sealing, "_seal_one", "writer seals for the sealer"),
     ),
 )

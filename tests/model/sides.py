@@ -20,6 +20,7 @@ from esker.engine import writing
 from esker.storage import segment
 from esker.testing import Fate, ManualClock, SimulatedDisk
 from tests.crash.ledger import NOT_BY_A_CRASH
+from tests.helpers import abandon
 from tests.model.events import hit
 from tests.model.plain import (
     Item,
@@ -487,12 +488,6 @@ class Side:
         if self.reader is not None:
             abandon(self.reader)
             self.reader = None
-
-
-def abandon(store: esker.Store) -> None:
-    """Forget a store whose process is gone, so that nothing tries to close it."""
-    store._context.forked = True  # such a handle closes without touching the disk
-    store.close()
 
 
 # ---- rows in and out -------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
-from esker.engine import committer, context, erasing, intake, reader, shard, writing
+from esker.engine import committer, context, erasing, intake, page, reader, sealing, shard, writing
 from esker.engine.committer import Committer, Ticket
 from esker.engine.writing import Writing
 from esker.format import checksum, columns, frame
@@ -202,9 +202,9 @@ SMALL: Final[Sequence[Setting]] = (
     (writing, "BUFFER_BYTES", 9000),  # more than the largest record here
     (writing, "SMALL_RECORD_BYTES", 64),
     (shard, "FRAMES_PER_CLEAN_LOG", 6),
-    (shard, "RESERVE_OFFSETS", 16),
-    (shard, "RESERVE_OFFSETS_MAX", 64),
-    (shard, "ROLLED_MAX", 2),
+    (page, "RESERVE_OFFSETS", 16),
+    (page, "RESERVE_OFFSETS_MAX", 64),
+    (sealing, "ROLLED_MAX", 2),
     (sealed, "DECODED_MAX", 2),
     (committer, "JOURNAL_DIRTY_SHARDS", 1),
     (committer, "JOURNAL_ENTRY_BYTES_MAX", 2048),

@@ -32,7 +32,8 @@ from hypothesis.stateful import (
 import esker
 from esker.groups.registry import Groups
 from esker.testing import ManualClock, SimulatedDisk
-from tests.model.sides import ROOT, abandon
+from tests.helpers import abandon
+from tests.model.sides import ROOT
 from tests.model.test_model import _seed_alone as seed_alone
 from tests.suites import SEED, Tallies, scaled
 

@@ -81,7 +81,8 @@ async def call(
             got.headers = {n.decode(): v.decode("latin-1") for n, v in message["headers"]}
             began.set()
         else:
-            got.body += message.get("body", b"")
+            body = message.get("body", b"")
+            got.body += b"".join(body) if isinstance(body, tuple) else body
 
     scope = scope_of(method, path, given, query)
     running = asyncio.ensure_future(app(scope, receive, send))

@@ -65,6 +65,30 @@ def test_a_line_of_the_log_is_one_line_of_plain_text(kind: Any, text: str) -> No
         assert all(each.startswith("    ") and each.isprintable() for each in rest)
 
 
+def test_what_is_known_of_a_call_has_fields_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "esk_" + "0" * 12 + "_" + "a" * 64
+
+    async def story() -> None:
+        async with application(Settings(access_log=True)) as app:
+            await call(app, "PUT", "/v1/topics/t", {}, query="performance=true")
+            await call(app, "GET", f"/{secret}", headers={"host": "evil.example"})
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(story())
+    told = [
+        json.loads(JsonLines().format(each))
+        for each in caplog.records
+        if each.name in ("esker.access", "esker.audit")
+    ]
+    assert "a" * 64 not in str(told)
+    made, got, misdirected, _ = told
+    assert (made["message"], made["event"], made["topic"]) == ("topics.create",) * 2 + ("t",)
+    assert (got["path"], got["status"], got["method"]) == ("/v1/topics/{topic}", 201, "PUT")
+    assert got["ms"] > 0
+    assert got["message"].startswith("request=1 method=PUT path=/v1/topics/{topic} status=201")
+    assert (misdirected["event"], misdirected["client"]) == ("misdirected", "127.0.0.1")
+
+
 def test_a_secret_in_a_log_is_cut_out() -> None:
     secret = "esk_" + "0" * 12 + "_" + "a" * 64
     for kind in (Lines, JsonLines):

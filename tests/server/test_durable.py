@@ -441,6 +441,19 @@ def test_who_waits_gets_what_comes_or_nothing_when_time_is_up(
     assert int(again.headers["stream-cursor"]) > int(cursor)
 
 
+def test_who_waits_at_the_beginning_of_an_empty_stream_gets_what_comes(
+    server: Server, client: Client
+) -> None:
+    put(client, "s")
+    other = Client(server)
+    late = threading.Timer(0.3, lambda: post(other, "s", b"first"))
+    late.start()
+    poll = get(client, "s", "?offset=-1&live=long-poll")
+    late.join()
+    other.close()
+    assert (poll.status, poll.body) == (200, b"first")
+
+
 def test_who_waits_is_told_of_the_end_and_of_the_deletion(server: Server, client: Client) -> None:
     for verb, status in (("close", 204), ("delete", 404)):
         put(client, "s", body=b"x")

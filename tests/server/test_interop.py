@@ -108,6 +108,15 @@ def test_an_event_is_a_record_that_others_can_read(client: Client) -> None:
     }  # fmt: skip
 
 
+def test_text_that_was_not_encoded_as_it_should_be_loses_nothing(client: Client) -> None:
+    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+    odd = {"ce-latin": "ü", "ce-wrong": "%ff%20", "ce-utf": "ü".encode().decode("latin-1")}
+    assert client.call("POST", RECORDS, b"x", {**event, **odd}).status == 200
+    (record,) = client.get(RECORDS).json()["records"]
+    found = [record["headers"][name] for name in ("ce-latin", "ce-wrong", "ce-utf")]
+    assert found == ["ü", "%ff%20", "ü"]
+
+
 def test_two_events_of_one_id_are_two_unless_a_key_says_otherwise(client: Client) -> None:
     message = binding.to_structured_event(CASES["json"])
     for _ in range(2):

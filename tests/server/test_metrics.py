@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from esker.server.app import App
 from esker.server.faults import Fault
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from tests.server.asgi import call
 from tests.server.conftest import Client
 from tests.server.streams import Events
 from tests.server.test_watch import until
@@ -178,6 +180,22 @@ def test_a_store_that_is_recovered_tells_how_far_it_is(tmp_path: Path) -> None:
             _ = app.store
         assert refused.value.status == 503
         assert refused.value.detail == {"replay_progress": share, "shards": each.done, "of": 3}
+
+
+def test_a_server_tells_of_itself_while_its_store_is_recovered() -> None:
+    async def story() -> dict[str, float]:
+        app = App(None)
+        app.recovering(Progress("recovery", 1, 4, "shards", 0.0))
+        assert (await call(app, "GET", "/v1/topics")).code == "not_ready"
+        answer = await call(app, "GET", "/metrics")
+        assert answer.status == 200
+        found = text_string_to_metric_families(answer.body.decode())
+        return {each.name: each.samples[0].value for each in found}
+
+    told = asyncio.run(story())
+    assert (told["esker_ready"], told["esker_replay_progress_ratio"]) == (0, 0.25)
+    assert told["esker_http_requests"] == 2
+    assert "esker_topics" not in told
 
 
 def test_keys_that_could_not_be_read_again_are_seen_from_outside(tmp_path: Path) -> None:

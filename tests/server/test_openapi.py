@@ -10,11 +10,14 @@ tell what is none of the client's business.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import random
+import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -33,11 +36,14 @@ from schemathesis.generation.feedback import NO_FEEDBACK
 from schemathesis.generation.overrides import Override
 from schemathesis.specs.openapi import checks
 
+from esker import server
 from esker.server.codec import ARROW
-from esker.server.openapi import CODES, codes, document
+from esker.server.described import ANSWERED, CODES, HEADERS, STATUSES
+from esker.server.openapi import codes, document
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from esker.server.table import ROUTES
+from tests.server.asgi import Request, application, call
 from tests.server.conftest import Client
 from tests.server.raw import SECRETS
 from tests.suites import SEED, Tallies, scaled
@@ -220,7 +226,51 @@ def test_the_document_is_complete() -> None:
         if not route.streams:
             assert answers["200"]["content"].keys() == set(route.offers)
         assert all(code in answers[status]["description"] for status, code in _told(route))
-    assert CODES.keys() <= {route.handler for route in ROUTES}
+    described = CODES.keys() | ANSWERED.keys() | HEADERS.keys() | STATUSES.keys()
+    assert described <= {route.handler for route in ROUTES}
+
+
+def test_every_refusal_of_a_plain_call_stands_in_the_document() -> None:
+    """Of what is not there, of a log, of a queue; a generated client has a case for each."""
+    told = document(ROUTES)
+    undescribed: list[str] = []
+
+    async def story() -> None:
+        async with application() as app:
+            await call(app, "PUT", "/v1/topics/log", {})
+            await call(app, "PUT", "/v1/queues/queue", {})
+            for route in ROUTES:
+                answers = told["paths"][route.path][route.method.lower()]["responses"]
+                for name in ("nothing", "log", "queue"):
+                    got = await Request(route, name).send(app, {})
+                    described = answers.get(str(got.status), {}).get("description", "")
+                    if str(got.status) not in answers or got.code not in described:
+                        undescribed.append(f"{route.method} {route.path} {name}: {got.code}")
+
+    asyncio.run(story())
+    assert undescribed == []
+
+
+def test_every_header_that_is_read_stands_in_the_document() -> None:
+    read = {
+        name
+        for path in Path(server.__file__).parent.glob("*.py")
+        for name in re.findall(r'headers\.get\(\s*"([a-z-]+)"', path.read_text())
+    }
+    told = {
+        parameter["name"].lower()
+        for path in document(ROUTES)["paths"].values()
+        for operation in path.values()
+        for parameter in operation["parameters"]
+        if parameter["in"] == "header"
+    }
+    by_others = {  # HTTP's own, CORS's, and those of any request
+        "authorization", "content-length", "content-type", "content-encoding", "origin", "host",
+        "access-control-request-method", "access-control-request-headers", "sec-fetch-site",
+        "accept", "user-agent",
+    }  # fmt: skip
+    assert read - by_others - told == set()
+    assert {"esker-producer", "esker-sequence", "last-event-id", "esker-topic"} <= told
 
 
 def _told(route: Any) -> list[tuple[str, str]]:

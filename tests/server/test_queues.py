@@ -505,6 +505,7 @@ def test_a_server_that_stops_ends_its_streams_and_gives_back(tmp_path: Path) -> 
         client.close()
         began = time.monotonic()
     assert time.monotonic() - began < 4, "not one after the grace"
+    assert worker.event() == ("bye", {"reason": "the server stops"})
     worker.go()
     with esker.open(tmp_path / "data") as store:
         queue = store.queue("jobs")

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from esker.server import records
-from tests.server.conftest import Client
+from esker.engine import reading
+from tests.server.conftest import JSON, Client
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -55,6 +55,30 @@ def test_text_json_and_bytes_come_back_as_they_went(client: Client) -> None:
     assert embedded[1]["value"] == {"b": 1, "a": [1.5]}
     assert embedded[0]["value"] == "grüße"
     assert embedded[2]["base64"] == "/wA="
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"value":"a"}\r\n\r\n{"value":"b"}\r\n', 2),
+        (b'\n\n{"value":"a"}\n{"value":"b"}', 2),
+        (b"\n", 0),
+        (b'{"value":"a"}\n\n{"value":"b"\n{"value":"c"}\n', "line 4: JSON is malformed"),
+        (b'{"value":"a"}\n{"valu":"b"}\n', "unknown field `valu` - at `$[1]`"),
+        (b'{"' + b"9" * 5_000 + b' (byte 9)":"a"}\n', "unknown field"),
+        (b'[{"value":"a"}]\n', "Expected `object`, got `array` - at `$[0]`"),
+    ],
+)
+def test_lines_are_taken_as_they_come_and_a_bad_one_is_named_and_nothing_kept(
+    client: Client, body: bytes, told: int | str
+) -> None:
+    answer = client.call("POST", "/v1/topics/t/records", body, {"Content-Type": NDJSON})
+    if isinstance(told, int):
+        assert answer.json()["count"] == told
+        return
+    assert answer.status == 400
+    assert told in answer.json()["error"]["message"]
+    assert client.get("/v1/topics/t").code == "topic_not_found"
 
 
 def test_every_format_goes_in_and_comes_out(client: Client) -> None:
@@ -111,6 +135,10 @@ def test_who_waits_gets_the_record_when_it_comes(client: Client) -> None:
     assert [record["value"] for record in page["records"]] == ["new"]
     assert 0.1 < took < 5
     assert read(client, "t", "?start=2&wait=0.1")["records"] == []
+    began = time.monotonic()
+    for query in ("?start=2&stop=2&wait=20", "?start=0&stop=2&wait=20&where=tag=='none'"):
+        assert read(client, "t", query)["records"] == [], "nothing can come before its stop"
+    assert time.monotonic() - began < 5
 
 
 def test_a_retry_with_its_key_is_appended_once(client: Client) -> None:
@@ -212,11 +240,18 @@ def test_a_topic_with_records_is_not_deleted_as_an_empty_one(client: Client) -> 
     assert (answer.status, answer.json()) == (200, {"topic": "t", "deleted": True})
 
 
-def test_a_long_poll_ends_when_its_client_goes(client: Client) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("GET", "/v1/topics/t/records?start=1&wait=20"),
+        ("POST", "/v1/topics/t/tail", b'{"cursors": {"0": 1}, "wait": 20}', JSON),
+    ],
+)
+def test_a_long_poll_ends_when_its_client_goes(client: Client, asked: Any) -> None:
     client.append("t", "x")
     state = client.server._uvicorn.server_state
     other = Client(client.server)
-    other._connection.request("GET", "/v1/topics/t/records?start=1&wait=20")
+    other._connection.request(*asked)
     deadline = time.monotonic() + 5
     while not state.tasks and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -316,7 +351,7 @@ def test_a_page_that_is_at_hand_is_what_it_would_be_from_a_thread(
 
     there = pages()
     assert len(asked) == 2  # those behind the end
-    monkeypatch.setattr(records, "HAND_LOG", -1)
+    monkeypatch.setattr(reading, "HAND_LOG", -1)
     assert pages() == there
     assert len(asked) == 2 + len(paths)
     monkeypatch.undo()
@@ -324,3 +359,37 @@ def test_a_page_that_is_at_hand_is_what_it_would_be_from_a_thread(
     asked.clear()
     client.get(paths[0])  # as JSON
     assert len(asked) == 1
+
+
+def test_whatever_happened_to_a_topic_its_pages_are_the_same_at_hand(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ["", *(f"&max_bytes={size}" for size in (1, 40)), "&stop=9", "&consistency=strong"]
+    queries = [
+        f"start={start}&limit={limit}{each}"
+        for start in (0, 3, 24, 60) for limit in (1, 5, 1_000)
+        for each in (*more, "&gaps=all", "&columns=value")
+    ]  # fmt: skip
+
+    def pages() -> list[Any]:
+        names = ("esker-next", "esker-end", "esker-earliest", "esker-gaps", "etag")
+        found = [client.get(f"/v1/topics/t/records?{each}", accept=ARROW) for each in queries]
+        tables = [pa.ipc.open_stream(each.body).read_all().to_pydict() for each in found]
+        told = [[each.headers.get(name) for name in names] for each in found]
+        return list(zip(tables, told, strict=True))
+
+    def the_same() -> None:
+        client.call("POST", "/v1/topics/t/sync", {})  # or what is durable grows between two looks
+        there = pages()
+        with monkeypatch.context() as patched:
+            patched.setattr(reading, "HAND_LOG", -1)
+            assert pages() == there
+
+    for n in range(20):
+        values = [{"value": f"{n}-{m}" * (n % 7), "tag": f"t{m}"} for m in range(3)]
+        client.call("POST", "/v1/topics/t/records", {"records": values})
+    the_same()
+    client.call("DELETE", "/v1/topics/t/records?before=5")
+    the_same()
+    client.call("DELETE", "/v1/topics/t/records?tag=t1")
+    the_same()

@@ -23,7 +23,7 @@ from esker.cli.main import main
 from esker.errors import InvalidOption
 from esker.options import StoreOptions
 from esker.server.run import serving
-from esker.server.settings import Settings, file_settings, settle
+from esker.server.settings import Settings, file_settings, settle, strays
 from esker.server.table import ROUTES
 from tests.helpers import PATIENCE
 from tests.server.asgi import Request
@@ -247,6 +247,9 @@ def test_options_of_the_store_are_settings_as_any_other(tmp_path: Path) -> None:
     [
         ("prot = 1", "no setting 'prot'.*port"), ('port = "x"', "port"), ("= 1", "not TOML"),
         ('grace = "soon"', "grace"), ("log = 'xml'", "log"), ("[store]\na = 1", "no setting"),
+        ("streams = -5", "streams=-5: Expected `int` >= 1"), ("connections = 0", ">= 1"),
+        ('body_bytes = "0"', "body_bytes='0'.*>= 1"),
+        ("heartbeat_seconds = 0", "> 0"), ("key_rate = -1", ">= 0"),
     ],
 )  # fmt: skip
 def test_a_file_of_settings_that_makes_no_sense_is_refused(
@@ -256,6 +259,14 @@ def test_a_file_of_settings_that_makes_no_sense_is_refused(
     path.write_text(text)
     with pytest.raises(InvalidOption, match=problem):
         settle({}, {}, file_settings(str(path)), str(path))
+
+
+def test_a_variable_that_is_misspelt_is_told_and_one_for_others_is_not() -> None:
+    ours = ["PORT", "KEYS", "CONFIG", "DATA", "KEY", "PROFILE", "URL"]
+    given = {f"ESKER_{name}": "" for name in [*ours, "KEY_CALLZ", "SCALE"]}
+    assert strays({**given, "PORTS": ""}) == [
+        "ESKER_KEY_CALLZ is no setting; ESKER_KEY_CALLS is one"
+    ]
 
 
 def test_a_file_of_settings_may_be_a_link(tmp_path: Path) -> None:

@@ -138,6 +138,13 @@ def test_binary_messages_are_arrow_behind_a_head(ws: Socket, client: Client) -> 
     table = pa.ipc.open_stream(told["body"]).read_all()
     assert table.schema == esker.SCHEMA
     assert table["value"].to_pylist() == [b"\xff\x00", b"b"]
+    keyed = {"op": "publish", "topic": "k", "request_id": 2, "idempotency_key": "once"}
+    spans = []
+    for _ in range(2):
+        ws.raw.send(bytes(frames.binary(keyed, body)))
+        spans.append(ws.hear("ack")["spans"])
+    assert spans == [[{"shard": 0, "first": 0, "count": 2}]] * 2
+    assert len(client.get("/v1/topics/k/records").json()["records"]) == 2
 
 
 def test_heads_of_any_length_are_told_from_text(ws: Socket, client: Client) -> None:
@@ -242,6 +249,7 @@ def test_scopes_and_names_are_checked_for_each_message(server: Server, client: C
     with pytest.raises(InvalidStatus) as caught:
         Socket(server.url)
     assert caught.value.response.status_code == 403
+    assert int(caught.value.response.headers["Esker-Request"], 16)
     server.app._principal = kept  # type: ignore[method-assign]
     reads, writes = sockets
     records = [{"value": "x"}]

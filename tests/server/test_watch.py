@@ -20,9 +20,12 @@ from hypothesis import strategies as st
 from esker.errors import Corruption
 from esker.server import cursor, frames
 from esker.server.faults import Fault
+from esker.server.hub import SHARDS_MAX
 from esker.server.keys import SCOPES, Principal
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.watch import Sessions
+from tests.helpers import HandClock
 from tests.server.conftest import Client
 from tests.server.streams import Events
 
@@ -341,6 +344,8 @@ def test_who_comes_back_to_a_topic_that_is_gone_waits_for_the_next_one(
     client.call("DELETE", "/v1/topics/t")
     back = watch("topics=t", last)
     assert back.status == 200
+    told = back.next()
+    assert (told.kind, told.json()) == ("topic-deleted", {"topic": "t", "shard": 0, "next": 1})
     client.append("t", "b")
     assert back.next().json()["reason"] == "recreated"
     assert back.values(1) == ["b"]
@@ -392,6 +397,36 @@ def test_a_watch_can_be_made_first_and_used_later(server: Server, client: Client
         assert events.values(1) == ["4"]
 
 
+def test_as_much_as_may_be_watched_can_be_resumed() -> None:
+    """After years: a shard's piece has a number of five bytes, and an offset of six."""
+    longest = len(cursor.piece(cursor.hash_of("t"), 1_023, 1 << 34, 1 << 41))
+    assert longest * SHARDS_MAX < Settings().header_bytes - 1_024
+
+
+def test_a_watch_goes_on_with_a_new_one_when_its_server_has_forgotten_it(
+    server: Server, client: Client
+) -> None:
+    names = [f"topic-{number}" for number in range(16)]
+    for name in names:
+        client.call("PUT", f"/v1/topics/{name}", {})
+    client.append(names[0], "old")
+    topics = {name: {"start": "earliest"} for name in names}
+    made = client.call("POST", "/v1/watch", {"topics": topics}).json()
+    with Events(server.url, made["url"]) as events:
+        assert events.values(1) == ["old"]
+        last = events.last
+    client.append(names[0], "new")
+    with Events(server.url, made["url"], last) as events:
+        assert events.values(1) == ["new"]
+    server.app.sessions = Sessions(server.app.clock)  # as a server that starts anew
+    assert client.get(made["url"]).code == "not_found"
+    made = client.call("POST", "/v1/watch", {"topics": topics, "cursor": last}).json()
+    with Events(server.url, made["url"]) as events:
+        assert events.values(1) == ["new"]
+    answer = client.call("POST", "/v1/watch", {"topics": topics, "cursor": "none"})
+    assert answer.code == "invalid_request"
+
+
 def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: Client) -> None:
     assert client.call("POST", "/v1/watch", {"topics": {"nowhere": {}}}).status == 404
     assert client.call("POST", "/v1/watch", {"topics": {}}).status == 400
@@ -407,14 +442,39 @@ def test_a_watch_is_for_who_made_it_and_is_forgotten_after_a_while(
     server: Server, client: Client
 ) -> None:
     client.append("a", "1")
-    app = server.app
+    clock = HandClock()
+    sessions = server.app.sessions = Sessions(clock)
     name = client.call("POST", "/v1/watch", {"topics": {"a": {}}}).json()["id"]
-    now = app.clock.monotonic()
-    assert app.sessions.find(name, "", now)
-    for owner, when in (("somebody else", now), ("", now + 301)):
-        with pytest.raises(Fault) as caught:
-            app.sessions.find(name, owner, when)
-        assert caught.value.code == "not_found"
+    assert sessions.find(name, "")
+    with pytest.raises(Fault, match="no such watch"):
+        sessions.find(name, "somebody else")
+    clock.forward(301)
+    with pytest.raises(Fault, match="no such watch"):
+        sessions.find(name, "")
+
+
+def test_a_watch_is_kept_for_as_long_as_it_is_used_and_who_comes_back_finds_it(
+    server: Server, client: Client
+) -> None:
+    client.append("a", "1")
+    clock = HandClock()
+    sessions = server.app.sessions = Sessions(clock)
+    made = client.call("POST", "/v1/watch", {"topics": {"a": {"start": "earliest"}}}).json()
+    with Events(server.url, made["url"]) as events:
+        assert events.values(1) == ["1"]
+        clock.forward(3600)
+        other = client.call("POST", "/v1/watch", {"topics": {"a": {}}}).json()["id"]
+        last = events.last
+    until(lambda: not server.app.hub.streams)
+    clock.forward(299)
+    client.append("a", "2")
+    with Events(server.url, made["url"], last) as events:
+        assert events.values(1) == ["2"]
+    until(lambda: not server.app.hub.streams)
+    clock.forward(301)
+    assert client.get(made["url"]).code == "not_found"
+    sessions.add(sessions._known[other].session)
+    assert len(sessions) == 1, "those that are over make room"
 
 
 # ---- limits and ends --------------------------------------------------------------------------
@@ -431,6 +491,8 @@ def test_no_more_streams_are_taken_than_are_allowed(tmp_path: Path) -> None:
                 with Events(server.url, "/v1/watch?topics=t") as three:
                     assert three.status == 429
                     assert "retry-after" in three.headers
+                    error = msgspec.json.decode(three.body)["error"]
+                    assert error["detail"] == {"limit": "streams", "max": 2}
         until(lambda: not server.app.hub.streams)
         with Events(server.url, "/v1/watch?topics=t") as again:
             assert again.status == 200

@@ -39,7 +39,8 @@ from esker.format import marks as marks_format
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.state import State
-from tests.sweep.shapes import COLD, ROOT, Frame, Platter, Shape, Shard, abandon, opened
+from tests.helpers import abandon
+from tests.sweep.shapes import COLD, ROOT, Frame, Platter, Shape, Shard, opened
 
 SECONDS: Final = 2.0  # of computing, for one look
 RESUMES: Final = 64

@@ -27,6 +27,7 @@ from esker.format import segment as segment_format
 from esker.storage.files import Holder, told
 from esker.storage.memory import MemoryFile, MemoryFiles, MemoryLock
 from esker.testing import LOST, Fate, Fault, ManualClock, SimulatedDisk
+from tests.helpers import abandon
 
 ROOT: Final = "/store"
 COLD: Final = "/cold"
@@ -250,12 +251,6 @@ def _shape(
     return bare._replace(frames=frames, salts=salts, unclosed=unclosed)
 
 
-def abandon(store: esker.Store) -> None:
-    """The process is gone, and nothing is closed."""
-    store._context.forked = True
-    store.close()
-
-
 def _rich(batch: int, rows: int, size: int = 20) -> list[esker.Record]:
     """Records with every column."""
     return [
@@ -474,7 +469,7 @@ def erased() -> Shape:
     assert topic.delete(tag="tag-1") == 2
     before = disk.kill()
     assert topic.delete(tag="tag-2") == 2
-    dies = patch.object(topic._shards[0], "_store_state", side_effect=KeyboardInterrupt)
+    dies = patch.object(topic._shards[0].page, "store", side_effect=KeyboardInterrupt)
     with suppress(KeyboardInterrupt), dies:
         topic.delete(tag="last")
     after = disk.kill()

@@ -16,8 +16,9 @@ import esker
 from esker.engine import attach
 from esker.format import segment as segment_format
 from esker.testing import SimulatedDisk
+from tests.helpers import abandon
 from tests.suites import scaled
-from tests.sweep.shapes import ROOT, Platter, _on_platter, abandon, opened
+from tests.sweep.shapes import ROOT, Platter, _on_platter, opened
 
 BATCH = {"t": [b"one", b"two" * 50, b"three"], "u": [b"four"]}
 pytestmark = pytest.mark.suite

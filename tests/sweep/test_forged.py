@@ -22,9 +22,10 @@ from esker.format import frame, journal, marks
 from esker.format import segment as segment_format
 from esker.format import state as state_format
 from esker.format.checksum import MASK64, checksum
+from tests.helpers import abandon
 from tests.suites import SEED, scaled
 from tests.sweep.judge import watchdog
-from tests.sweep.shapes import MAKERS, ROOT, Platter, Shape, abandon, opened, shape
+from tests.sweep.shapes import MAKERS, ROOT, Platter, Shape, opened, shape
 
 pytestmark = [pytest.mark.crash]
 

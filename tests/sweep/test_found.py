@@ -8,9 +8,10 @@ import pytest
 
 import esker
 from esker.testing import SimulatedDisk
+from tests.helpers import abandon
 from tests.sweep.damages import Damage
 from tests.sweep.judge import look, read, watchdog
-from tests.sweep.shapes import ROOT, Platter, abandon, opened, shape
+from tests.sweep.shapes import ROOT, Platter, opened, shape
 
 SHARD = f"{ROOT}/topics/00000001/0000"
 ONE = f"{SHARD}/00000001-00000000000000000000"

@@ -28,12 +28,13 @@ import pytest
 
 import esker
 from esker.testing import SimulatedDisk
+from tests.helpers import abandon
 from tests.suites import SEED, Suite, Tallies, scaled
 from tests.sweep.damages import Damage
 from tests.sweep.damages import _files as names
 from tests.sweep.damages import _sectors as sectors
 from tests.sweep.judge import watchdog
-from tests.sweep.shapes import ROOT, Platter, Shape, abandon, contents, opened
+from tests.sweep.shapes import ROOT, Platter, Shape, contents, opened
 from tests.sweep.shapes import _on_platter as on_platter
 
 pytestmark = [pytest.mark.crash, pytest.mark.suite]

@@ -28,8 +28,9 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (  # pandas: pyarrow imports it as soon as an array is made of Python's values
-    "concurrent.futures.thread", "hypothesis", "mmap", "msgspec", "pandas", "pdb", "pyarrow",
-    "pyarrow.compute", "pytest", "tarfile", "tomllib", "xxhash",
+    "concurrent.futures.thread", "cyclopts", "hypothesis", "mmap", "msgspec", "pandas", "pdb",
+    "pyarrow", "pyarrow.compute", "pyarrow.csv", "pytest", "rich.console", "tarfile", "tomllib",
+    "uvicorn", "uvicorn.protocols.http.httptools_impl", "xxhash",
 )  # fmt: skip
 PLUGINS = ("pytest_timeout", "_hypothesis_pytestplugin")
 SECONDS = 60  # for one test

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from esker.errors import InvalidOption
-from esker.storage.files import SYSTEM_FILES, absolute, parent, real_path
+from esker.storage.files import SYSTEM_FILES, absolute, parent
 
 
 class Written:
@@ -44,43 +44,3 @@ class Written:
             return
         SYSTEM_FILES.rename(self._temporary, self._path)
         SYSTEM_FILES.sync_dir(parent(self._path))
-
-
-class Given:
-    """A file that is read, as Arrow and others want one."""
-
-    def __init__(self, path: str) -> None:
-        self._file = SYSTEM_FILES.open(real_path(path), "r")
-        self._size = self._file.size()
-        self._at = 0
-        self.closed = False
-
-    def read(self, size: int = -1) -> bytes:
-        left = self._size - self._at
-        data = self._file.read(self._at, left if size is None or size < 0 else min(size, left))
-        self._at += len(data)
-        return data
-
-    def seek(self, place: int, whence: int = 0) -> int:
-        self._at = place + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        return self._size
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._file.close()

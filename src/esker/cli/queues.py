@@ -299,18 +299,10 @@ def nack(
 
 def _held(store: Store, name: str, given_jobs: tuple[str, ...]) -> tuple[Any, list[Job]]:
     """The queue, and jobs that were claimed before, by their tokens."""
-    from esker.cli.look import is_remote, queue_of
-    from esker.client.queue import RemoteGrant, RemoteJob
-    from esker.records import Record
+    from esker.cli.look import queue_of
 
     queue = queue_of(store, name)
-    found: list[Job] = []
-    for shard, offset, token in _tokens(given_jobs):
-        if is_remote(store):
-            record = Record(b"", offset=offset, shard=shard)
-            found.append(RemoteJob(record, RemoteGrant(queue, 0.0), 0, seal=token))
-        else:
-            found.append(queue.job(shard, offset, token))
+    found = [queue.job(shard, offset, token) for shard, offset, token in _tokens(given_jobs)]
     if not found:
         raise Usage("which jobs? SHARD:OFFSET:TOKEN, or the NDJSON of `claim` on stdin")
     return queue, found

@@ -139,6 +139,8 @@ def serve(
     root = directory(path, place, "serve")
     exposure.check_settings(made)
     logs.set_up(made)
+    for stray in settings.strays(os.environ):
+        logs.LOG.warning("%s", stray)
     try:
         run.main(root, made, lambda server: print(f"esker: {root} at {server.url}", flush=True))
     except listen.CannotListen as problem:

@@ -148,10 +148,11 @@ def import_(
 
         return kin.import_(source, topic, name, skip_gaps, place, shown)
     from esker.cli import intake
-    from esker.cli.files import Given
+    from esker.storage.files import real_path
+    from esker.storage.given import Given
 
     form = _form(_path(source), format)
-    given = None if source == "-" else Given(source)
+    given = None if source == "-" else Given(real_path(source))
     file: Any = sys.stdin.buffer if given is None else given
     made = Bar(f"import {topic}", "records" if given is None else "bytes")
     try:
@@ -162,7 +163,7 @@ def import_(
                 if given is None:
                     bar.add(records)
                 else:
-                    bar.at(given.tell(), given.size())
+                    bar.at(given.tell(), given.size)
 
             spans, count = intake.append_all(store[topic], tables, told)
     finally:

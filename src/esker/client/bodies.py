@@ -20,7 +20,7 @@ from esker.engine.batch import Batch
 from esker.errors import ServerFault
 from esker.format.columns import FEW, HEADER_TYPE, Columns, Extra, timestamp_array
 from esker.options import SEGMENT_BYTES_MAX
-from esker.records import Gap, Record, Span, Spans
+from esker.records import Gap, Span, Spans
 
 PART_BYTES: Final = 4 << 20  # of a large table in one call; a server takes 8 MiB unless it is told
 NO_LIMIT: Final = SEGMENT_BYTES_MAX  # the server knows the topic's
@@ -182,11 +182,3 @@ def batch_of(given: Any, shard: int) -> Batch:
 
 def _some(column: Any) -> Any:
     return None if column.null_count == len(column) else column
-
-
-def record_of(page: Page) -> Record | None:
-    """The first record of a page."""
-    for item in page.items:
-        if isinstance(item, Batch):
-            return item.records()[0]
-    return None

@@ -84,6 +84,8 @@ class RemoteGroup:
         self.name = name
         self.skipped = 0
         """Records that were lost before this member read them, with gaps="skip"."""
+        self.duplicates = 0
+        """Records that were left out because they came before: none, a server delivers all."""
         self.closed = False
         self._path = f"/groups/{part(name)}"
         self._member = os.urandom(12).hex()
@@ -273,6 +275,11 @@ class RemoteGroup:
         """Go on after a pause."""
         self._call("POST", "/resume", {}, again=True)
 
+    @property
+    def paused(self) -> bool:
+        """Whether the group is paused, by whomever."""
+        return bool(self._state()["paused"])
+
     def close(self) -> None:
         """Let go of the shards, and leave. The group stays."""
         if self.closed or self.topic._store.closed:
@@ -309,15 +316,15 @@ def status_of(state: dict[str, Any]) -> GroupStatus:
 
 def open_group(
     topic: RemoteTopic, name: str, start: Any, *, member: Any, gaps: Gaps, consistency: str,
-    skip_node: str | None, session: float | str,
+    skip_node: str | None, session: float | str, dedupe: int,
 ) -> RemoteGroup:  # fmt: skip
     """`Topic.group`."""
     topic._store._require_writable()
     check_name(name)
     check_gaps(gaps)
-    if member is not None or consistency != "eventual" or skip_node is not None:
+    if member is not None or consistency != "eventual" or skip_node is not None or dedupe:
         raise InvalidOption(
-            "member, consistency and skip_node are for groups of a directory; over HTTP the server "
-            "divides the shards among the members"
+            "member, consistency, skip_node and dedupe are for groups of a directory; over HTTP "
+            "the server divides the shards among the members, and delivers what is there"
         )
     return RemoteGroup(topic, name, start, gaps, session)

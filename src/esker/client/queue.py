@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from esker.client.group import SOMEBODY
 from esker.client.pool import Answer, part
 from esker.client.tail import POLL_SECONDS
 from esker.client.texts import record_in, record_out
@@ -25,7 +26,14 @@ from esker.queues.dead import DeadJob, Where
 from esker.queues.fresh import Delayed
 from esker.queues.history import Entry
 from esker.queues.job import Job
-from esker.queues.queue import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, CLAIM_MAX, Queue, QueueStats
+from esker.queues.queue import (
+    BACKOFF_SECONDS,
+    BACKOFF_SECONDS_MAX,
+    CLAIM_MAX,
+    Held,
+    Queue,
+    QueueStats,
+)
 from esker.queues.work import Work, process
 from esker.records import Record, Span, Value
 
@@ -213,6 +221,17 @@ class RemoteQueue:
         until = self._context.clock.monotonic() + held
         self._settle("extend", jobs, {"lease": held}, until)
 
+    def job(self, shard: int, offset: int, token: str) -> Job:
+        """A job that was claimed elsewhere, by its token; see `Queue.job`.
+
+        Without a token it is whoever's it is: it can be released and nacked, by a key that has the
+        scope admin.
+        """
+        check_count("shard", shard, 0)
+        check_count("offset", offset, 0)
+        record = Record(b"", offset=offset, shard=shard)
+        return RemoteJob(record, RemoteGrant(self, 0.0), 0, seal=token)
+
     def _settle(
         self, verb: str, jobs: Job | Sequence[Job], more: dict[str, Any], until: float = 0.0
     ) -> None:
@@ -220,6 +239,11 @@ class RemoteQueue:
         given = [jobs] if isinstance(jobs, Job) else list(jobs)
         lost: list[Job] = []
         problem: StaleLease | None = None
+        if verb in ("release", "nack"):
+            lost += self._take_back(verb, [job for job in given if not job.token], more)
+            given = [job for job in given if job.token]
+            if lost:
+                problem = StaleLease(f"{len(lost)} jobs are held by nobody")
         for at in range(0, len(given), CALL_JOBS):
             some = given[at : at + CALL_JOBS]
             tokens = [
@@ -242,6 +266,18 @@ class RemoteQueue:
         if problem is not None:
             problem.jobs = lost
             raise problem
+
+    def _take_back(self, verb: str, jobs: list[Job], more: dict[str, Any]) -> list[Job]:
+        """Settle jobs of others; one by one, or nobody would know which were not held."""
+        lost: list[Job] = []
+        for job in jobs:
+            body = {"jobs": [{"shard": job.shard, "offset": job.offset}], **more}
+            if self._call("POST", f"/leases/{verb}", body).json()["done"]:
+                job.settled = True
+            else:
+                job.lost = True
+                lost.append(job)
+        return lost
 
     # ---- helpers for workers -------------------------------------------------------------
 
@@ -297,14 +333,29 @@ class RemoteQueue:
 
     def delayed(self) -> list[Delayed]:
         """The jobs that wait for their time, those first that are handed out first."""
+        jobs = self._listed("delayed", "wait for their time")
+        return [Delayed(one["shard"], one["offset"], one["seconds_left"]) for one in jobs]
+
+    def leases(self) -> list[Held]:
+        """Every job that somebody holds, and for how long; a token is nobody else's business."""
+        return [
+            Held(one["shard"], one["offset"], SOMEBODY, "", one["deliveries"], one["seconds_left"])
+            for one in sorted(
+                self._listed("leases", "are held"), key=lambda one: (one["shard"], one["offset"])
+            )
+        ]
+
+    def _listed(self, which: str, what: str) -> list[dict[str, Any]]:
+        """All of them, or none: never a part that looks like all."""
         query = {"limit": DEAD_SHOWN, "headers": "false"}
-        told = self._call("GET", "/delayed", query=query, again=True).json()
+        told = self._call("GET", f"/{which}", query=query, again=True).json()
         if told["count"] > DEAD_SHOWN:
             raise NotRemote(
-                f"{told['count']} jobs of {self.name!r} wait for their time; a server shows "
-                f"{DEAD_SHOWN}, and stats() counts them"
+                f"{told['count']} jobs of {self.name!r} {what}; a server shows {DEAD_SHOWN}, and "
+                "stats() counts them"
             )
-        return [Delayed(one["shard"], one["offset"], one["seconds_left"]) for one in told["jobs"]]
+        jobs: list[dict[str, Any]] = told["jobs"]
+        return jobs
 
     def history(self, offset: int, shard: int = 0) -> list[Entry]:
         """What happened to a job, as far back as it is kept."""

@@ -19,6 +19,7 @@ import msgspec
 from esker.client import bodies
 from esker.client.pool import ARROW, part
 from esker.engine import intake
+from esker.engine.attach import Staging
 from esker.errors import EskerError, InvalidOption
 from esker.format.columns import Columns
 
@@ -39,7 +40,7 @@ class RemoteTicket(msgspec.Struct, frozen=True):
     seal: str
 
 
-class RemoteStage:
+class RemoteStage(Staging):
     """Records for one shard, beside the log. Not for two threads at once."""
 
     def __init__(self, topic: RemoteTopic, shard: int) -> None:
@@ -105,19 +106,6 @@ class RemoteStage:
         """Send what is left; returns what a commit needs to name all of it."""
         self._send()
         return list(self._done)
-
-    def __enter__(self) -> RemoteStage:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.discard()
-            return
-        try:
-            self.finish()
-        except BaseException:
-            self.discard()
-            raise
 
     @property
     def tickets(self) -> list[RemoteTicket]:

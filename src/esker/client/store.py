@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from esker.client.stage import RemoteStage, attach, attached
 from esker.client.tail import RemoteTail
 from esker.client.topic import RemoteTopic
 from esker.clock import SYSTEM_CLOCK
+from esker.engine.tail import following
 from esker.errors import (
     InvalidName,
     InvalidOption,
@@ -40,7 +42,7 @@ NOT_REMOTE: Final = {
         "retention_plan", "retain", "statistics", "process_slot", "processes", "group",
     },
     "Topic": {"archive", "tier", "reclaim", "append_nowait"},
-    "Queue": {"announce", "claim_together", "findings", "job", "leases"},
+    "Queue": {"announce", "claim_together", "findings"},
     "Route": {"run_once"},
 }  # fmt: skip
 
@@ -239,23 +241,8 @@ class RemoteStore:
             topic.sync()
 
     def _follow(self, tail: RemoteTail, timeout: float | None) -> Iterator[Any]:
-        clock = SYSTEM_CLOCK
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        while True:
-            moved = False
-            try:
-                for batch in tail.take():
-                    moved = True
-                    yield batch
-                if moved:
-                    deadline = None if timeout is None else clock.monotonic() + timeout
-                    continue
-                left = 3600.0 if deadline is None else deadline - clock.monotonic()
-                if left <= 0:
-                    return
-                tail.wait(left)
-            except StoreClosed:
-                return
+        with suppress(StoreClosed):
+            yield from following(tail, timeout, SYSTEM_CLOCK)
 
     def close(self) -> None:
         """Let go of all connections. What was appended is with the server; nothing waits here."""

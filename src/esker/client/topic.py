@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ from esker.engine.reader import (
 )
 from esker.engine.reading import _records
 from esker.engine.sieve import check_node
-from esker.engine.slices import Slice
+from esker.engine.slices import Slice, Sliced
 from esker.engine.writing import BatchWriter
 from esker.errors import (
     BatchTooLarge,
@@ -96,7 +96,7 @@ class Settled(msgspec.Struct):
         return {one["shard"]: bodies.gap_of(one) for one in self.missed}
 
 
-class RemoteTopic:
+class RemoteTopic(Sliced):
     """A named log on a server. Get one with `store["name"]` or `store.create("name", ...)`."""
 
     def __init__(self, store: RemoteStore, name: str) -> None:
@@ -366,12 +366,12 @@ class RemoteTopic:
     def group(
         self, name: str, start: Any = "earliest", *, member: tuple[int, int] | None = None,
         gaps: Gaps = "raise", consistency: Consistency = "eventual",
-        skip_node: str | None = None, session: float | str = 60.0,
+        skip_node: str | None = None, session: float | str = 60.0, dedupe: int = 0,
     ) -> RemoteGroup:  # fmt: skip
         """A group of readers that share the topic; see `Topic.group`."""
         return open_group(
             self, name, start, member=member, gaps=gaps, consistency=consistency,
-            skip_node=skip_node, session=session,
+            skip_node=skip_node, session=session, dedupe=dedupe,
         )  # fmt: skip
 
     def groups(self) -> list[GroupStatus]:
@@ -511,18 +511,6 @@ class RemoteTopic:
         found = self._settled(start, None, shard, consistency, epoch)
         cursors = {each.shard: each.first for each in found.each}
         return RemoteTail(self, cursors, found.epoch, gaps, consistency, skip_node, found.gaps)
-
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> Slice: ...
-    def __getitem__(self, place: int | slice) -> Record | Slice:
-        """topic[n]: one record (negative from the end). topic[a:b]: a lazy slice."""
-        if isinstance(place, slice):
-            if place.step is not None:
-                raise InvalidOption("a slice of a topic has no step")
-            return self.slice(place.start, place.stop)
-        return self.get(place)
 
     def slice(self, start: Any = None, stop: Any = None, *, shard: int | None = None,
               gaps: Gaps = "raise", epoch: int | None = None) -> Slice:  # fmt: skip

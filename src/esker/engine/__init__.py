@@ -6,6 +6,8 @@
     intake.py      what users hand in, checked and made into what is stored
     buffer.py      records that have an offset and are not yet written
     shard.py       one shard as its writer sees it: buffer, active log, sealed segments, offsets
+    page.py        what it has promised: the ceiling, where it begins, which deletions count
+    sealing.py     its files, one after the other: logs are made, rolled, sealed
     refusals.py    what it says when it takes no more records
     layout.py      where a shard's files are, and whether they were left in order
     tally.py       the counters page
@@ -28,12 +30,12 @@
     recatalog.py   names and options of topics, found again in their segments
     attach.py      batches made elsewhere: staged, committed once, attached to their shards
     delivery.py    such a batch as a whole: committed, attached here, waited for elsewhere
-    verbs.py       verbs of a store that rooms above speak: queue; guests.py: what they have open
+    verbs.py       groups, queues and routes, which are built above: how they are called, who does
+                   the work; guests.py: what they have open here
     floor.py       where a shard begins, and what became of what was before
     altering.py    changing the options of a topic
     retention.py   caps and ages: what is evicted, and what is refused
     consumed.py    what groups have to do with that: what all have read, and what one has not
-    verbs.py       groups and queues, which are built above: how they are called, who does the work
     budget.py      what is evicted when all topics together hold too much
     removal.py     what is deleted on request: topics, and records before an offset
     erasing.py     single records that are deleted: by tag
@@ -47,6 +49,37 @@
     quarantine.py  the place for what cannot be used and must not be lost
 
 The core (shard, committer's round, recovery, reader) is synchronous: it takes files and clock as
-arguments, starts no thread and can be driven step by step. Threads are in background.py and in
-whoever calls; locks say beside their definition what they guard.
+arguments, starts no thread and can be driven step by step. Threads are those of the caller and
+those of background.py, which start with the first write, or the first group: esker-commit
+(lingering buffers, background syncs, rolling by age, offsets set aside) and esker-seal; with a cold
+store esker-tier, which moves segments, and one that fetches the next for who reads on (ahead.py).
+
+Locks, outermost first. Nobody takes one that stands above one he holds.
+
+    Slots._delivering                    who hands a batch over to another process
+    Background._heavy; _stepping ->      who seals, evicts or removes; who ticks;
+      _attaching                         who attaches batches
+    opening._opening; Lane._lock ->      queues: who makes or opens one; the leases of a shard, and
+      Lane._syncing                      who syncs or exchanges their log. Outside of all below
+    Topic._lock -> Store._lock           the topic's shards; the registry of topics and the catalog
+    Table.lock                           which batches of a shard are known by a key
+    Committer._mutex                     who waits for the next round, and whether one is led; never
+                                         held while a round works
+    Shard.tiering -> Shard._sealing      who moves, brings back or sweeps: the only one that is held
+                                         while a cold store is asked
+    Shard._sealing -> Shard.lock         who seals or replaces a segment; one shard's log, segments,
+                                         buffer and three ends
+    Committer._journal_lock ->           the journals
+      Shard.lock
+    Shard.lock -> Page.lock              the state page and the ceiling
+    Follower._lock -> Maps._lock         a reader's view; the mapped files
+    Group._lock -> guard of a page ->    a member's shards; who makes, takes over or forgets a
+      offsets.lock, members.lock         group, between threads and between processes. Never held
+                                         while a shard's lock is taken for writing, nor the other
+                                         way round
+    Slots._lock                          which slot this handle has, and who else has one
+    Shard._waiters_lock, Gauge._lock     followers to be woken; bytes not yet durable
+
+`Shard.lock` is held while a frame is encoded and written, so that a failed write can be undone
+before a later offset is given out; a commit syncs without it. Readers take no lock of the writer.
 """

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from esker import positions
 from esker.clock import SYSTEM_CLOCK, Clock
 from esker.engine.archiving import place_of
-from esker.engine.batch import SCHEMA, Batch
+from esker.engine.batch import Batch
 from esker.engine.reader import (
     BATCH_BYTES,
     Gaps,
@@ -38,16 +38,15 @@ from esker.engine.reader import (
     _pieces,
     check_count,
     check_gaps,
-    check_limit,
 )
-from esker.engine.reading import _records
+from esker.engine.reading import Still
 from esker.errors import DataGap, EskerError, InvalidOption, NotAStore, TopicNotFound, nearest
 from esker.format import names
 from esker.format.archive import ArchivedFile, ArchivedGap, Manifest
 from esker.format.columns import Columns
 from esker.options import topic_name
 from esker.positions import EARLIEST, LATEST, Position
-from esker.records import Gap, Record
+from esker.records import Gap
 from esker.storage import archive as storage
 from esker.storage.archive import Archive, damaged, open_parquet
 from esker.storage.files import SYSTEM_FILES, Files, join
@@ -70,7 +69,7 @@ def open_archive(
     return found
 
 
-class ArchivedTopic:
+class ArchivedTopic(Still):
     """The archive of a topic. Get one with `esker.open_archive(path, topic)`; it needs no closing.
 
     Every call looks at the archive as it is then.
@@ -161,22 +160,6 @@ class ArchivedTopic:
         if finish is not None:
             end = min(end, self._resolve(manifest, whole, finish))
         return Range(number, max(first, self._resolve(manifest, whole, begin)), end)
-
-    def read(
-        self, start: Any = "earliest", stop: Any = None, *, shard: int | None = None,
-        limit: int | None = None, gaps: Gaps = "raise",
-    ) -> Iterator[Record]:  # fmt: skip
-        """The records from `start` to `stop` (or to the end), one by one."""
-        check_limit(limit)
-        return _records(self.batches(start, stop, shard=shard, gaps=gaps), limit)
-
-    def to_arrow(
-        self, start: Any = "earliest", stop: Any = None, *, shard: int | None = None,
-        gaps: Gaps = "raise",
-    ) -> Any:  # fmt: skip
-        """The records as a pyarrow.Table with the columns of `esker.SCHEMA`."""
-        found = self.batches(start, stop, shard=shard, gaps=gaps)
-        return pa.Table.from_batches((b.arrow for b in found if isinstance(b, Batch)), SCHEMA)
 
     def _batches(
         self, manifest: Manifest, ranges: list[Range], max_bytes: int, max_records: int, gaps: Gaps

@@ -22,9 +22,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self
 
-from esker.engine import intake, refusals
+from esker.engine import intake, refusals, sealing
 from esker.engine.context import LOG, Context
 from esker.engine.layout import follows
 from esker.engine.once import attach_once
@@ -50,7 +50,29 @@ STAGED_AGE_US: Final = 24 * 3600 * 1_000_000  # an older one that nobody committ
 # ---- staging ---------------------------------------------------------------------------------
 
 
-class Stage:
+class _Staging(Protocol):
+    def finish(self) -> Any: ...
+    def discard(self) -> None: ...
+
+
+class Staging:
+    """A stage is a block: leaving it makes all of it durable, an exception throws it away."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self: _Staging, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.discard()
+            raise
+
+
+class Stage(Staging):
     """Records for one shard, as staged segments. Not for two threads at once."""
 
     def __init__(self, context: Context, entry: TopicEntry, shard: int) -> None:
@@ -127,19 +149,6 @@ class Stage:
         if self._done:
             self._context.files.sync_dir(self._folder)
         return list(self._done)
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.discard()
-            return
-        try:
-            self.finish()
-        except BaseException:
-            self.discard()
-            raise
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -358,15 +367,14 @@ def _attach_one(context: Context, shard: Shard, batch: Commit, ticket: Ticket) -
 def attach(shard: Shard, ticket: Ticket) -> bool:
     """Make a staged segment the next one of a shard; False if this process does not write it."""
     with shard._sealing, shard.lock:
-        if shard.poison is not None:
-            raise shard._poisoned()
+        shard.require_sound()
         if not shard.files.kind(join(shard.folder, ticket.file)):
             return True  # somebody was faster
         if not shard.writing:
             return False  # another thread, which had taken it, has handed it back
         shard._flush()  # those offsets have been given out
         empty = _make_way(shard)
-        _set_aside(shard, ticket.rows)
+        shard.page.cover(shard.next + ticket.rows)
         header = _header(shard, ticket, empty)
         try:
             adopt(shard.files, shard.folder, ticket, header)
@@ -418,7 +426,6 @@ def _go_through(
 def _clear(shard: Shard, empty: LogSegment | None) -> None:
     """Drop the log that has given its number to a segment."""
     if empty is not None:
-        shard._unnamed.discard(empty.number)
         empty.close()
         with suppress(StorageError):  # beside a sealed segment of its number it is nothing
             shard.files.unlink(empty.path)
@@ -429,19 +436,14 @@ def _make_way(shard: Shard) -> LogSegment | None:
     """Seal everything. What is left is no log, or one without records, which gives its number."""
     log = shard.active
     if log is not None and (log.next_row or log.damaged or log.base != shard.next):
-        shard._roll()
+        sealing.roll(shard)
     while shard.rolled:
         first = shard.rolled[0]
         if first.damaged:
             raise Corruption(
                 "records before it are damaged: esker.repair() first", path=first.path, position=0
             )
-        try:
-            shard._sealed(first, shard._seal(first))
-        except BaseException as problem:
-            if first.sync_failed:
-                shard._poison(problem)
-            raise
+        sealing.seal_here(shard, first)
     return shard.active
 
 
@@ -454,15 +456,6 @@ def _header(shard: Shard, ticket: Ticket, empty: LogSegment | None) -> SegmentHe
     if empty is None:
         return fresh
     return empty.header._replace(created=ticket.created, salt=ticket.salt)
-
-
-def _set_aside(shard: Shard, count: int) -> None:
-    """Class disk gives out offsets below its ceiling only; all of these will be durable."""
-    needed = shard.next + count
-    if shard.durability == "disk" and needed > shard.ceiling:
-        with shard._state_lock:
-            shard._store_state(clean=False, ceiling=needed)
-            shard._reserve_at = 0
 
 
 def collect(context: Context, folder: str) -> None:

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from esker.engine import once, retention, rewriting, tally
+from esker.engine import once, retention, rewriting, sealing, tally
 from esker.engine.attach import attach_all, commits, pending
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
@@ -264,7 +264,7 @@ class Background:
             if shard.writing and shard.entry.options.segment_age_us:
                 ages.append(shard.entry.options.segment_age_us)
                 try:
-                    shard.roll_if_aged()
+                    sealing.roll_if_aged(shard)
                 except EskerError as problem:
                     shard.trouble = problem
                     self.diary.failed("rolling", problem, shard)
@@ -307,7 +307,7 @@ class Background:
 
     def _reserve(self, shard: Shard) -> None:
         try:
-            shard.reserve(shard.next)
+            shard.page.reserve(shard.next)
         except EskerError as problem:  # at the ceiling the writer tries itself, and tells
             self.diary.failed("setting offsets aside for", problem, shard)
 
@@ -379,7 +379,7 @@ class Background:
         """Seal the oldest rolled log of a shard, if it has one that can be sealed."""
         try:
             with self.diary.at("sealing", shard):
-                if not shard.seal_next():
+                if not sealing.seal_next(shard):
                     return False
         except EskerError as problem:
             if shard.counters is not None:

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from esker.clock import Clock
@@ -104,8 +105,7 @@ class Context:
     @property
     def note(self) -> str:
         """When a lock was taken, for the error that names its holder."""
-        moment = datetime.fromtimestamp(self.clock.now_us() / 1e6, UTC)
-        return moment.isoformat(timespec="seconds")
+        return _second(self.clock.now_us() // 1_000_000)
 
     def vanished(self, entry: TopicEntry, folder: str) -> EskerError:
         """What to say of a shard whose directory is not there."""
@@ -132,6 +132,12 @@ class Context:
             )
         if self.read_only:
             raise ReadOnlyStore(f'{self.root} was opened with mode="r"; open it with mode="rw"')
+
+
+@lru_cache(16)
+def _second(since_1970: int) -> str:
+    """A moment as text. Opening a store takes a lock for each shard, all in the same second."""
+    return datetime.fromtimestamp(since_1970, UTC).isoformat(timespec="seconds")
 
 
 def _unsaid(_: Finding) -> None:

@@ -75,8 +75,7 @@ def erase(shard: Shard, match: Match, before: int) -> int:
     """Delete the durable records below an offset that match; returns how many they were."""
     with shard.lock:
         shard.open_for_writing()
-        if shard.poison is not None:
-            raise shard._poisoned()
+        shard.require_sound()
         _ = shard.marks.blocks  # raises if nobody knows what is deleted already
         end = min(before, shard.durable)
     found = list(_found(shard, match, end))
@@ -85,8 +84,7 @@ def erase(shard: Shard, match: Match, before: int) -> int:
     blocks = blocks_of(found)
     with shard.lock:
         shard.open_for_writing()
-        if shard.poison is not None:
-            raise shard._poisoned()
+        shard.require_sound()
         gone = len(found) - sum(1 for offset in found if offset in shard.marks)
         if gone:
             _mark(shard, blocks)
@@ -156,20 +154,19 @@ def _mark(shard: Shard, blocks: dict[int, bytes]) -> None:
         shard.marks = after
         return
     file, salt = shard._marks, int.from_bytes(shard.context.files.random(8), "little")
-    # One at a time: a crash finds a file being written, or a page, and never both. And until it is
-    # known here, too: or the background would write the page back as it was.
-    with shard._state_lock:
-        if shard._state.state is None:  # no page, no deletions: so there is one before the file
-            shard._store_state(clean=False, ceiling=shard.ceiling)
+    page = shard.page
+    with page.lock:  # a crash finds a file being written, or a page, and never both
+        if page.state is None:  # no page, no deletions: so there is one before the file
+            page.store()
         place = file.append(blocks, after, salt)
         try:
-            shard._store_state(clean=False, ceiling=shard.ceiling, marked=place)
+            page.store(marked=place)
         finally:
-            known = shard._state.state
+            known = page.state
             if known is not None and (known.marks, known.marks_end) == place:  # also if interrupted
                 (file.number, file.end), file.spent, shard.marks = place, False, after  # no calls
         with suppress(StorageError):  # it counts already
-            shard._store_state(clean=False, ceiling=shard.ceiling)
+            page.store()
 
 
 def _sweep(shard: Shard) -> None:

@@ -42,11 +42,11 @@ def begin_at(shard: Shard, offset: int, *, lost: bool = False) -> None:
     Assumes the lock.
     """
     losses = with_loss(shard.losses, shard.earliest, offset) if lost else shard.losses
-    with shard._state_lock:  # until it is known here, too: or the background would write it back
+    with shard.page.lock:
         try:
-            shard._store_state(clean=False, ceiling=shard.ceiling, begin=(offset, losses))
+            shard.page.store(begin=(offset, losses))
         finally:
-            known = shard._state.state
+            known = shard.page.state
             if known is not None and known.earliest == offset:  # also if interrupted behind that
                 shard.losses, shard.earliest = known.losses, offset  # in this order: see _begin
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 
 from esker.engine.context import LOG
 from esker.errors import Corruption, StorageError
@@ -19,6 +20,7 @@ from esker.storage.offsets import OffsetsFile
 from esker.storage.sealed import SealedSegment, sizes_of
 
 
+@lru_cache(1024)  # asked for again and again while a store is opened
 def shard_folder(root: str, topic: int, number: int) -> str:
     return join(root, names.TOPICS, names.topic(topic), names.shard(number))
 

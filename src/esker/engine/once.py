@@ -218,8 +218,7 @@ def _find_or_write(
             held = shard._writer_lock
             if held is None or held is not table.held:
                 continue  # it was handed back meanwhile: others may have appended
-            if shard.poison is not None:
-                raise shard._poisoned()
+            shard.require_sound()
             table.held = None  # until it is remembered: an interrupt may come between
             offset = topic._write_behind(shard, made, now)
             _remember(shard, table, mark, offset)
@@ -270,8 +269,7 @@ def _own(shard: Shard, table: Table) -> None:
         return  # whoever writes looks again, with the lock
     while True:
         with shard.lock:
-            if shard.poison is not None:
-                raise shard._poisoned()
+            shard.require_sound()
             shard.open_for_writing()
             held, end = shard._writer_lock, shard.next
         if held is table.held:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, overload
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
 
 from esker import positions
 from esker.engine import epochs, tally
-from esker.engine.batch import Batch
+from esker.engine.batch import SCHEMA, Batch
 from esker.engine.handle import Handle
 from esker.engine.reader import (
     ALL,
@@ -35,15 +37,20 @@ from esker.engine.reader import (
 )
 from esker.engine.shard import Shard
 from esker.engine.sieve import Sieve, check_node
-from esker.engine.slices import Slice
-from esker.engine.tail import Tail
-from esker.errors import Corruption, InvalidOption, OffsetOutOfRange
+from esker.engine.slices import Slice, Sliced
+from esker.engine.tail import Tail, following
+from esker.errors import Corruption, EskerError, InvalidOption, OffsetOutOfRange
+from esker.format.counters import WORD
 from esker.records import Gap, Record
 
+HAND_LOG: Final = 16 << 20  # bytes of a log that is sure to be in memory
+HAND_NS: Final = 60 * 10**9  # if it was written to within this time
+HAND_BYTES: Final = 256 << 10  # of what is read on the spot
+_LAST_WRITE: Final = WORD["last_write_ns"]
 NOTHING: Final[Mapping[int, Gap]] = MappingProxyType({})
 
 
-class Reading(Handle):
+class Reading(Handle, Sliced):
     """Everything that reads."""
 
     def batches(
@@ -118,6 +125,35 @@ class Reading(Handle):
                 sieve=sieve, whole=whole,
             )  # fmt: skip
             yield from _counted(view, found) if isinstance(view, Shard) else found
+
+    def _at_hand(self, number: int, start: int, limit: int, max_bytes: int) -> Batch | None:
+        """The records that `batches` would begin with, if they can be had without ever waiting.
+
+        So it is in a log that this process writes, if that is short and was written to just now:
+        then it is in memory. A loop that must not wait reads such a page in less time than it takes
+        to ask a thread. None: ask `_batches`, which takes its time, and tells what is wrong.
+        """
+        shard = self._shards[number]
+        log, counters, visible = shard.active, shard.counters, shard.visible
+        if not shard.writing or log is None or counters is None or shard.marks:
+            return None
+        if log.end > HAND_LOG or not max(log.base, shard.earliest) <= start < visible:
+            return None
+        now = shard.context.clock.now_us()
+        each = log.end // max(1, visible - log.base)
+        if now * 1000 - counters.words[_LAST_WRITE] > HAND_NS or limit * each > HAND_BYTES:
+            return None
+        stop = min(start + limit, visible)
+        try:
+            _, columns = log.read(start - log.base, stop - log.base, max_bytes)
+        except EskerError:
+            return None
+        if columns.count < stop - start or columns.nbytes > max_bytes:
+            return None
+        tally.reader(counters, 1)
+        tally.read(counters, columns.count, now)
+        tally.reader(counters, -1)
+        return Batch(number, start, columns)
 
     def _whole(self, first: int, end: int, shard: int, max_bytes: int) -> Iterator[Batch | Gap]:
         """Offsets [first, end) of a shard, as far as it goes, for whoever has to account for each.
@@ -206,7 +242,8 @@ class Reading(Handle):
         tail = self.tail(
             start, shard=shard, gaps=gaps, consistency=consistency, skip_node=skip_node, epoch=epoch
         )
-        return self._follow(tail, timeout)
+        context = self._store._context
+        return following(tail, timeout, context.clock, lambda: context.closed)
 
     def tail(
         self, start: Any = "latest", *, shard: int | None = None, gaps: Gaps = "raise",
@@ -223,35 +260,6 @@ class Reading(Handle):
         return Tail(
             cursors, self._shards, self._view, gaps, consistency, check_node(skip_node), missed
         )
-
-    def _follow(self, tail: Tail, timeout: float | None) -> Iterator[Any]:
-        context = self._store._context
-        clock = context.clock
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        while not context.closed:
-            moved = False
-            for batch in tail.take():
-                moved = True
-                yield batch
-            if moved:
-                deadline = None if timeout is None else clock.monotonic() + timeout
-                continue
-            left = 3600.0 if deadline is None else deadline - clock.monotonic()
-            if left <= 0:
-                return
-            tail.wait(left)
-
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> Slice: ...
-    def __getitem__(self, place: int | slice) -> Record | Slice:
-        """topic[n]: one record (negative from the end). topic[a:b]: a lazy slice."""
-        if isinstance(place, slice):
-            if place.step is not None:
-                raise InvalidOption("a slice of a topic has no step")
-            return self.slice(place.start, place.stop)
-        return self.get(place)
 
     def slice(self, start: Any = None, stop: Any = None, *, shard: int | None = None,
               gaps: Gaps = "raise", epoch: int | None = None) -> Slice:  # fmt: skip
@@ -313,6 +321,33 @@ def _counted(shard: Shard, batches: Iterator[Any]) -> Iterator[Any]:
         raise
     finally:
         tally.reader(shard.counters, -1)
+
+
+class _Batched(Protocol):
+    def batches(self, start: Any, stop: Any, *, shard: int | None, gaps: Gaps) -> Iterator[Any]: ...
+
+
+class Still:
+    """Reading records where nothing is appended any more: in an archive, in files of other logs.
+
+    What has `batches` has these, too.
+    """
+
+    def read(
+        self: _Batched, start: Any = "earliest", stop: Any = None, *, shard: int | None = None,
+        limit: int | None = None, gaps: Gaps = "raise",
+    ) -> Iterator[Record]:  # fmt: skip
+        """The records from `start` to `stop` (or to the end), one by one."""
+        check_limit(limit)
+        return _records(self.batches(start, stop, shard=shard, gaps=gaps), limit)
+
+    def to_arrow(
+        self: _Batched, start: Any = "earliest", stop: Any = None, *, shard: int | None = None,
+        gaps: Gaps = "raise",
+    ) -> Any:  # fmt: skip
+        """The records as a pyarrow.Table with the columns of `esker.SCHEMA`."""
+        found = self.batches(start, stop, shard=shard, gaps=gaps)
+        return pa.Table.from_batches((b.arrow for b in found if isinstance(b, Batch)), SCHEMA)
 
 
 def _records(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:

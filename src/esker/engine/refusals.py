@@ -6,12 +6,15 @@ from esker.errors import Poisoned, WriterBusy
 from esker.storage.files import Holder
 
 
-def busy(topic: str, shard: int, holder: Holder) -> WriterBusy:
+def busy(topic: str, shard: int, holder: Holder, own: int) -> WriterBusy:
     """Another process, or another handle of this one, writes the shard."""
+    who, end = f"process {holder.pid or 'unknown'}", "end that process"
+    if holder.pid == own:
+        who, end = f"another handle of this process ({own})", "close that handle"
     return WriterBusy(
-        f"topic {topic!r} shard {shard} is being written by process "
-        f"{holder.pid or 'unknown'} since {holder.since or 'unknown'}. Append there, or end "
-        'that process; reading works beside it with mode="r".',
+        f"topic {topic!r} shard {shard} is being written by {who} since "
+        f"{holder.since or 'unknown'}. Do it there, or {end}; to append beside it, open the store "
+        'with handover=True; to read beside it, with mode="r".',
         pid=holder.pid,
         since=holder.since,
     )

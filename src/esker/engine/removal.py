@@ -119,8 +119,7 @@ def forget_before(shard: Shard, before: int) -> int:
     once.keep(shard)
     with shard.lock:
         shard.open_for_writing()
-        if shard.poison is not None:
-            raise shard._poisoned()
+        shard.require_sound()
         before, first = min(before, shard.durable), earliest_of(shard)
         if before <= first:
             return 0

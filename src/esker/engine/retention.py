@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from esker.engine import consumed, floor, once, tally
+from esker.engine import consumed, floor, once, sealing, tally
 from esker.engine.attach import committed_before
 from esker.engine.consumed import Readers
 from esker.engine.context import LOG
@@ -211,7 +211,7 @@ def _evict(
 ) -> Eviction | None:
     clock = shard.context.clock
     started, now = clock.monotonic(), clock.now_us()
-    while found is not None and found.segments > len(shard.sealed) and shard.seal_next():
+    while found is not None and found.segments > len(shard.sealed) and sealing.seal_next(shard):
         shard.context.background.diary.did("sealed")
     for problem in shard.context.committer.make_durable([shard]).values():
         raise problem  # no crash may take the log back to before its beginning
@@ -241,7 +241,7 @@ def _end_expired(shard: Shard, now: int) -> None:
         if not ttl or not shard.writing or shard.poison is not None or log is None:
             return
         if log.next_row and log.high < now - ttl and not log.damaged:
-            shard._roll()
+            sealing.roll(shard)
 
 
 # ---- all topics of a store -------------------------------------------------------------------

@@ -30,12 +30,11 @@ segment in which a deleted record still takes room, and seals the log if there i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from esker.engine import once, tiering
+from esker.engine import once, sealing, tiering
 from esker.engine.context import LOG
-from esker.errors import Corruption, EskerError, StorageError
+from esker.errors import Corruption, EskerError
 from esker.storage.blank import copy_blank, held, temporary
 from esker.storage.marks import Marks, UnknownMarks
 from esker.storage.sealed import SealedSegment
@@ -96,14 +95,13 @@ def reclaim(shard: Shard) -> int:
     """
     with shard.lock:
         shard.open_for_writing()
-        if shard.poison is not None:
-            raise shard._poisoned()
+        shard.require_sound()
         log, marks = shard.active, shard.marks
         if not marks.blocks:  # raises if nobody knows what is deleted
             return 0
         if log is not None and not log.damaged and marks.count(log.base, log.base + log.next_row):
-            shard._roll()
-    while shard.seal_next():
+            sealing.roll(shard)
+    while sealing.seal_next(shard):
         pass
     for segment in list(shard.sealed):
         if segment.local_size < segment.size and shard.marks.count(
@@ -121,7 +119,7 @@ def rewrite(shard: Shard, segment: SealedSegment, least: int) -> int:
     once.keep(shard)
     with shard._sealing:
         with shard.lock:
-            if not _is_ours(shard, segment):
+            if not sealing.is_ours(shard, segment):
                 return 0
             marks = shard.marks
         try:
@@ -139,42 +137,24 @@ def rewrite(shard: Shard, segment: SealedSegment, least: int) -> int:
             raise
 
 
-def _is_ours(shard: Shard, segment: SealedSegment) -> bool:
-    """Whether a segment is still one of the shard's, and may be touched. Assumes the lock."""
-    return shard.writing and shard.poison is None and segment in shard.sealed
-
-
 def _say_again(shard: Shard) -> None:
     """Both slots of the state page have what is deleted: one had it, and is not written now."""
     if shard.durability != "ephemeral":
-        with shard._state_lock:
-            shard._store_state(clean=False, ceiling=shard.ceiling)
+        with shard.page.lock:
+            shard.page.store()
 
 
 def _replace(shard: Shard, segment: SealedSegment, marks: Marks) -> int:
     size, copy = segment.size, temporary(segment)
-    made, renamed = copy_blank(shard.files, segment, marks, shard._compress), False
+    made = copy_blank(shard.files, segment, marks, shard._compress)
     try:
         if made >= size:
             return 0
         drop_index(shard.files, shard.maps, segment)
-        with shard.lock:
-            if not _is_ours(shard, segment):  # evicted meanwhile: its name is not to come back
-                return 0
-            try:
-                shard.files.rename(copy, segment.path)
-                renamed = True
-            finally:
-                if renamed or not shard.files.kind(copy):  # also if interrupted between the two
-                    renamed = True
-                    segment.replaced(made)
-                    shard.rewritten += 1  # behind the size, see tally.py
-                    shard._count("segments_replaced")
-                    shard._count("bytes_reclaimed", size - made)
-                    shard._publish_segments()
+        if not sealing.replace(shard, segment, copy, made):
+            return 0
+        shard._count("bytes_reclaimed", size - made)
         shard.files.sync_dir(shard.folder)
         return size - made
     finally:
-        if not renamed:
-            with suppress(StorageError):
-                shard.files.unlink(copy)
+        sealing.drop(shard, copy)

@@ -1,7 +1,8 @@
 """One shard, as its writer sees it.
 
 A shard is a list of sealed segments, perhaps some rolled logs that wait to be sealed, and one
-active log. Offsets move through it in this order, each never above the one before:
+active log (sealing.py); a buffer (buffer.py); and a page that says what was promised (page.py).
+Offsets move through it in this order, each never above the one before:
 
     next        first offset not yet written
     visible     end of what readers may see: `next`, or `durable` for class fsync
@@ -15,27 +16,26 @@ has to wait anyway: for offsets to be set aside, to undo a failed write, to clos
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from esker.engine import erasing, floor, layout, refusals, tally
+from esker.engine import erasing, floor, layout, refusals, sealing, tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.context import LOG, Context
 from esker.engine.intake import encode
-from esker.engine.layout import follows, is_clean, list_segments, load_log, shard_folder
+from esker.engine.layout import is_clean, list_segments, load_log, shard_folder
+from esker.engine.page import Page
 from esker.engine.waited import Waited
-from esker.errors import DiskFull, EskerError, StorageError, deleted
+from esker.errors import EskerError, StorageError, deleted
 from esker.format import catalog as catalog_format
 from esker.format import frame, names
-from esker.format import state as state_format
 from esker.format.catalog import TopicEntry
 from esker.format.columns import Body
 from esker.format.counters import WORD
-from esker.format.segment import GAP_CORRUPT, SegmentHeader
+from esker.format.segment import GAP_CORRUPT
 from esker.format.state import Losses, State
-from esker.options import BUFFER_RECORDS, FRAMES_PER_CLEAN_LOG, RESERVE_OFFSETS, RESERVE_OFFSETS_MAX
+from esker.options import BUFFER_RECORDS, FRAMES_PER_CLEAN_LOG
 from esker.storage.counters import Counters
 from esker.storage.files import Files, Holder, Lock, join
 from esker.storage.journal import Redo
@@ -45,9 +45,6 @@ from esker.storage.marks import Marks, MarksFile
 from esker.storage.memory import MemoryFiles
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import NO_COMPRESSION, Segment, compression_of
-from esker.storage.state import StateFile
-
-ROLLED_MAX = 8  # more logs than this waiting for the sealer: the writer seals one itself
 
 
 class Shard(Waited):
@@ -81,17 +78,12 @@ class Shard(Waited):
         self.next = self.visible = self.durable = self.earliest = 0
         self.losses: Losses = ()  # what was evicted, all below `earliest`
         self.marks = Marks()  # what was deleted one by one, see erasing.py
-        self.ceiling = 0  # no offset at or above it may be issued; durable, see format/state.py
         self.gap = 0
         self.tiering = threading.Lock()  # held by who moves segments to or from a cold store
         self.orphaned = True  # whether something may lie in a cold store that nobody needs
         self.doubtful = False  # whether one that was brought back may not be durable: no sweeping
         self._sealing = threading.Lock()  # held by who seals; taken before `lock`
         self._syncing = threading.Lock()  # held by who syncs; never while waiting for `lock`
-        self._state_lock = threading.Lock()  # guards _state, ceiling and the four below
-        self._reserve_at = 0  # when `next` passes this, think of the ceiling
-        self._reserved_when = -100.0
-        self._block = RESERVE_OFFSETS
         self.poison: EskerError | None = None
         self.gone = False  # the topic was deleted
         self.once: Any = None  # which batches are known by a key, see once.py
@@ -99,11 +91,10 @@ class Shard(Waited):
         self.counters: Counters | None = None
         self.door: Any = None  # the topic, whose `_buffer` is the owner's way in
         self.expect_waiters()
-        self._state = StateFile(context.files, self.folder)
+        self.page = Page(self)  # which offsets may be given out, where the shard begins
         self._marks = MarksFile(self.files, self.folder, context.store, entry.id, number)
         self._writer_lock: Lock | None = None
         self.take_options(entry)
-        self._unnamed: set[int] = set()  # segments whose directory entry is not yet synced
 
     def take_options(self, entry: TopicEntry) -> None:
         """Go by these options from now on. Assumes the lock."""
@@ -123,13 +114,12 @@ class Shard(Waited):
         context.require_writable()
         self._take_writer_lock()
         try:
-            state = self._state.load()
+            state = self.page.load()
             if not self._clean(state):
                 self._release_writer_lock()
                 context.recover_again()
                 self._take_writer_lock()
-                self._state = StateFile(context.files, self.folder)
-                state = self._state.load()
+                state = self.page.load()
                 if not self._clean(state):
                     raise StorageError(f"{self.folder} cannot be recovered", path=self.folder)
             self._load(state)
@@ -145,6 +135,7 @@ class Shard(Waited):
         except BaseException:
             self._release_writer_lock()
             raise
+        self.page.open(self.next)
         self.writing = True
         if self.entry.options.segment_age_us:
             self.context.background.age_soon()
@@ -155,7 +146,7 @@ class Shard(Waited):
             raise self.context.vanished(self.entry, self.folder)
         lock = self.context.files.lock(path, self.context.note)
         if isinstance(lock, Holder):
-            raise refusals.busy(self.entry.name, self.number, lock)
+            raise refusals.busy(self.entry.name, self.number, lock, self.context.files.pid())
         self._writer_lock = lock
 
     def _release_writer_lock(self) -> None:
@@ -168,7 +159,7 @@ class Shard(Waited):
         with self.lock:
             if not self.writing and not self.context.files.kind(self.folder):
                 raise self.context.vanished(self.entry, self.folder)
-            state = None if self.writing or self._looked else self._state.load()
+            state = None if self.writing or self._looked else self.page.load()
             self._looked = True
             if state is not None:
                 self.next = (
@@ -180,7 +171,7 @@ class Shard(Waited):
     def let_go(self) -> None:
         """In a forked child: close our copy of the kernel lock; the parent keeps it."""
         self._release_writer_lock()
-        self.lock = threading.Lock()
+        self.lock, self.page = threading.Lock(), Page(self)
         self.expect_waiters()
 
     def _clean(self, state: State | None) -> bool:
@@ -192,7 +183,6 @@ class Shard(Waited):
         owner = (self.context.store, self.entry.id, self.number)
         self.sealed = layout.load_sealed(self.files, self.folder, found, self.maps, owner)
         self.next = state.end_offset if state is not None else 0
-        self.ceiling = max(self.next, state.ceiling if state is not None else 0)
         layout.cut_cursors(self.files, self.folder, owner, self.next)
         self._begin(*((state.earliest, state.losses) if state is not None else (0, ())))
         erasing.load(self, state)
@@ -221,8 +211,8 @@ class Shard(Waited):
         for body in bodies:
             count += body.count
             size += body.size + frame.HEADER_SIZE
-        if self.next + count > self._reserve_at:
-            self._reserve(count)
+        if self.next + count > self.page.enough:
+            self.page.need(self.next + count)
         log = self._room_for(size)
         before = log.end
         if self.synced_later:
@@ -279,7 +269,7 @@ class Shard(Waited):
     def _room_for(self, size: int) -> LogSegment:
         log, options = self.active, self.entry.options
         if log is None:
-            return self._create_log()
+            return sealing.make(self)
         if (
             (log.end + size > options.segment_bytes and log.next_row)
             or (options.segment_records and log.next_row >= options.segment_records)
@@ -290,112 +280,8 @@ class Shard(Waited):
                 and self.context.clock.now_us() - log.header.created >= options.segment_age_us
             )
         ):
-            return self._roll()
+            return sealing.roll(self)
         return log
-
-    def _roll(self) -> LogSegment:
-        """End the active log and begin the next; the sealer does the rest."""
-        old = self.active
-        assert old is not None
-        if len(self.rolled) >= ROLLED_MAX:
-            with contextlib.suppress(DiskFull):  # a record needs less room than a sealed copy
-                self._seal_one()
-            if self.poison is not None:
-                raise self._poisoned()
-        started = self.context.clock.monotonic()
-        self.rolled.append(old)  # before the new one is shown: readers never see neither
-        try:
-            log = self._create_log()
-        except BaseException:
-            if self.active is old:
-                self.rolled.remove(old)
-                self._count("failed_rolls")
-            else:  # interrupted when it was done
-                self.context.background.seal_soon(self)
-            raise
-        self._count("segments_rolled")
-        self._count("roll_ns", int((self.context.clock.monotonic() - started) * 1e9))
-        self.context.background.seal_soon(self)
-        return log
-
-    def roll_if_aged(self) -> None:
-        """End an active log that is older than the topic's segment_age, also when nobody writes."""
-        age = self.entry.options.segment_age_us
-        with self.lock:
-            log = self.active
-            if not self.writing or not age or log is None or not log.next_row:
-                return
-            if self.context.clock.now_us() - log.header.created >= age and self.poison is None:
-                self._roll()
-
-    def _create_log(self) -> LogSegment:
-        before = self.active or (self.sealed[-1] if self.sealed else None)
-        header = SegmentHeader(
-            store=self.context.store, topic=self.entry.id, shard=self.number,
-            epoch=self.entry.epoch, base=self.next, created=self.context.clock.now_us(),
-            salt=int.from_bytes(self.context.files.random(8), "little"),
-            **follows(before, self.next, self.gap),
-        )  # fmt: skip
-        number = header.segment
-        self._unnamed.add(number)
-        log = LogSegment.create(self.files, self.folder, header, self._config)
-        listed = (*self.segments, log)
-        self.active, self.segments = log, listed  # together, or an interrupt parts them
-        self._publish_segments()
-        if self.counters is not None:
-            self.counters.add("segments_created")
-            self.counters.set("active_segment", number)
-        return log
-
-    def _reserve(self, count: int) -> None:
-        """Set offsets aside, durably, before any of them is given out.
-
-        About a second's worth at the pace of the writer: fewer would sync too often, more would
-        make the gap after a power cut look larger than it is. Half-way through a block the
-        background is asked for the next one, so that a writer hardly ever waits for it.
-        """
-        if self.durability not in ("disk", "ephemeral"):
-            self._reserve_at = 1 << 62
-        elif self.next + count > self.ceiling:
-            self.reserve(self.next + count)
-        else:
-            self._reserve_at = self.ceiling
-            self.context.background.reserve_soon(self)
-
-    def reserve(self, needed: int) -> None:
-        """Move the ceiling. Called by the writer that needs it or by the background."""
-        with self._state_lock:
-            if needed + (self._block >> 1) <= self.ceiling:
-                return
-            now = self.context.clock.monotonic()
-            if now - self._reserved_when < 1.0:
-                self._block = min(self._block * 8, RESERVE_OFFSETS_MAX)
-            elif now - self._reserved_when > 10.0:
-                self._block = max(self._block >> 2, RESERVE_OFFSETS)
-            self._reserved_when = now
-            ceiling = needed + self._block
-            self._store_state(clean=False, ceiling=ceiling)
-            self._reserve_at = ceiling - (self._block >> 1)
-
-    def _store_state(
-        self, *, clean: bool, ceiling: int, begin: tuple[int, Losses] | None = None,
-        marked: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
-        log = self.active
-        earliest, losses = begin or (self.earliest, self.losses)
-        marks, end = marked or (self._marks.number, self._marks.end)
-        self._state.store(
-            State(
-                flags=state_format.CLEAN if clean else 0, generation=0, topic=self.entry.id,
-                shard=self.number, epoch=self.entry.epoch, ceiling=ceiling,
-                segment=log.header.segment if log is not None else 0,
-                end_position=log.end if log is not None else 0,
-                end_offset=self.next if clean else self.durable,
-                earliest=earliest, boot=self.context.boot, store=self.context.store, losses=losses,
-                marks=marks, marks_end=end,
-            )
-        )  # fmt: skip
-        self.ceiling = ceiling
 
     def _begin(self, earliest: int, losses: Losses) -> None:
         self.losses = losses  # first: who finds himself before the beginning looks there why
@@ -475,10 +361,9 @@ class Shard(Waited):
         with self._syncing:
             if self.poison is not None:
                 raise self._poisoned()
-            number = log.header.segment
-            if number in self._unnamed:  # first: others go by `synced`, and a name must not lack
+            if not log.named:  # first: others go by `synced`, and a name must not lack
                 self.files.sync_dir(self.folder)
-                self._unnamed.discard(number)
+                log.named = True
             before = log.synced
             if log.in_file < end:
                 log.sync(end)
@@ -556,56 +441,10 @@ class Shard(Waited):
         assert self.poison is not None
         return type(self.poison)(*self.poison.args)
 
-    # -- sealing --
-
-    def _seal_one(self) -> None:
-        """Seal the oldest rolled log. Assumes the lock; used when the sealer lags behind.
-
-        Should the sealer begin meanwhile, it waits for the lock before it looks which is next.
-        """
-        if not self.rolled or self.rolled[0].damaged or self._sealing.locked():
-            return  # the sealer is at it already
-        log = self.rolled[0]
-        try:
-            self._sealed(log, self._seal(log))
-        except BaseException as problem:
-            if log.sync_failed:
-                self._poison(problem)
-            raise
-
-    def _seal(self, log: LogSegment) -> SealedSegment:
-        started = self.context.clock.monotonic()
-        self.sync_directly(log, log.end)
-        made = log.seal(self.files, self._compress)
-        if self._compress.late and self.counters is not None:
-            tally.packed(self.counters, log.next_row, log.end, made.size)
-        self._count("seal_ns", int((self.context.clock.monotonic() - started) * 1e9))
-        return made
-
-    def seal_next(self) -> bool:
-        """Seal the oldest rolled log without holding the lock while writing. False if none."""
-        with self._sealing:
-            with self.lock:
-                if not self.rolled or self.rolled[0].damaged or self.poison is not None:
-                    return False
-                log = self.rolled[0]
-            try:
-                made = self._seal(log)
-            except BaseException as problem:
-                if log.sync_failed:
-                    self.poisoned_by(problem)
-                raise
-            with self.lock:
-                self._sealed(log, made)
-        return True
-
-    def _sealed(self, log: LogSegment, made: SealedSegment) -> None:
-        sealed = [*self.sealed, made.attach(self.maps)]
-        rolled = [other for other in self.rolled if other is not log]
-        self.sealed, self.rolled = sealed, rolled  # together, or an interrupt parts them
-        self._unnamed.discard(log.header.segment)
-        self._publish_segments()
-        self._count("seals")
+    def require_sound(self) -> None:
+        """Refuse to go on with a shard that is poisoned, or whose topic was deleted."""
+        if self.poison is not None:
+            raise self._poisoned()
 
     # -- closing --
 
@@ -629,11 +468,9 @@ class Shard(Waited):
         finally:
             with self.lock:
                 if not self.writing:
+                    self.page.close()
                     self._release_writer_lock()  # if `close` was interrupted when it did
-                    self._state = StateFile(self.context.files, self.folder)
                     self.rolled, self.active, self.gap = [], None, 0
-                    self._unnamed.clear()
-                    self._reserve_at = 0  # the ceiling may be another one when it is taken again
 
     def leave(self) -> None:
         """Let go of files and kernel lock, where an interrupted `close` has not done so."""
@@ -653,7 +490,7 @@ class Shard(Waited):
         try:
             if self.door is not None:
                 self.door._buffer = CLOSED
-            self._state.close()
+            self.page.close()
             self._marks.close()
             if self.counters is not None:
                 self.counters.set("writer_pid", 0)
@@ -672,16 +509,15 @@ class Shard(Waited):
     def _close_cleanly(self) -> None:
         if self.durability == "ephemeral":
             self.active = None
-            self._store_state(clean=True, ceiling=self.next)
+            self.page.settle()
             return
         waiting = [rolled for rolled in self.rolled if not rolled.damaged]
         while waiting:  # one by one: the room of a log is free when nobody holds it any more
-            self._sealed(waiting[0], self._seal(waiting[0]))
+            sealing.enter(self, waiting[0], sealing.seal(self, waiting[0]))
             del waiting[0]
         log = self.active
         if log is not None and log.frames > FRAMES_PER_CLEAN_LOG and not log.damaged:
-            self._unnamed.discard(log.header.segment)
-            self._sealed_active(log)
+            sealing.seal_active(self, log)
         elif log is not None:
             self.sync_directly(log, log.end)
             log.mark()
@@ -690,10 +526,4 @@ class Shard(Waited):
         self.durable = self.next
         self._publish()
         tally.tell(self)
-        self._store_state(clean=True, ceiling=self.next)
-
-    def _sealed_active(self, log: LogSegment) -> None:
-        made = log.seal(self.files, self._compress)
-        self.sealed.append(made.attach(self.maps))
-        self.active = None
-        self._publish_segments()
+        self.page.settle()

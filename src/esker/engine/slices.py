@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, overload
 
 import pyarrow as pa
 
 from esker.engine.batch import SCHEMA, Batch
 from esker.engine.reader import Range
-from esker.records import Gap
+from esker.errors import InvalidOption
+from esker.records import Gap, Record
+
+
+class _Cut(Protocol):
+    def get(self, offset: int) -> Record: ...
+    def slice(self, start: Any = None, stop: Any = None) -> Slice: ...
+
+
+class Sliced:
+    """A topic's brackets, wherever it lies: what has `get` and `slice` has these, too."""
+
+    @overload
+    def __getitem__(self: _Cut, place: int) -> Record: ...
+    @overload
+    def __getitem__(self: _Cut, place: slice) -> Slice: ...
+    def __getitem__(self: _Cut, place: int | slice) -> Record | Slice:
+        """topic[n]: one record (negative from the end). topic[a:b]: a lazy slice."""
+        if isinstance(place, slice):
+            if place.step is not None:
+                raise InvalidOption("a slice of a topic has no step")
+            return self.slice(place.start, place.stop)
+        return self.get(place)
 
 
 class Slice:

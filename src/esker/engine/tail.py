@@ -11,14 +11,39 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
+from esker.clock import Clock
 from esker.engine.reader import Consistency, Gaps, View, end_of, read_batches, told_gap
 from esker.engine.shard import Shard
 from esker.engine.sieve import Sieve
 from esker.records import Gap
 
 POLL_SECONDS = 0.002  # how often a follower in another process looks
+
+
+class _Tail(Protocol):
+    def take(self) -> Iterator[Any]: ...
+    def wait(self, seconds: float) -> None: ...
+
+
+def following(
+    tail: _Tail, timeout: float | None, clock: Clock, closed: Callable[[], bool] = lambda: False
+) -> Iterator[Any]:
+    """What a tail takes, until nothing has come for `timeout` seconds (for ever, when None)."""
+    deadline = None if timeout is None else clock.monotonic() + timeout
+    while not closed():
+        moved = False
+        for batch in tail.take():
+            moved = True
+            yield batch
+        if moved:
+            deadline = None if timeout is None else clock.monotonic() + timeout
+            continue
+        left = 3600.0 if deadline is None else deadline - clock.monotonic()
+        if left <= 0:
+            return
+        tail.wait(left)
 
 
 class Tail:

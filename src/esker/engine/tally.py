@@ -25,6 +25,8 @@ _RECORDS, _BYTES, _WRITES = WORD["total_records"], WORD["total_bytes"], WORD["to
 _BATCH, _BATCHES = WORD["last_batch_records"], WORD["total_batches"]
 _POSITION, _LAST, _WHEN = WORD["write_position"], WORD["last_offset"], WORD["last_write_ns"]
 _NS_SUM, _NS_COUNT = WORD["write_ns_sum"], WORD["write_ns_count"]
+_READERS, _READERS_EVER = WORD["readers_active"], WORD["readers_total"]
+_READ, _LAST_READ = WORD["records_read"], WORD["last_read_ns"]
 _NS_MIN, _NS_MAX = WORD["write_ns_min"], WORD["write_ns_max"]
 
 
@@ -108,15 +110,18 @@ def synced(counters: Counters, seconds: float) -> None:
 def reader(counters: Counters | None, change: int) -> None:
     """A reader of this process came (1) or went (-1)."""
     if counters is not None:
-        counters.add("readers_active", change)
-        counters.add("readers_total", max(change, 0))
+        words = counters.words
+        words[_READERS] = (words[_READERS] + change) & MASK64
+        if change > 0:
+            words[_READERS_EVER] = (words[_READERS_EVER] + 1) & MASK64
 
 
 def read(counters: Counters | None, records: int, now_us: int) -> None:
     """A reader of this process took so many records."""
     if counters is not None:
-        counters.add("records_read", records)
-        counters.set("last_read_ns", now_us * 1000)
+        words = counters.words
+        words[_READ] = (words[_READ] + records) & MASK64
+        words[_LAST_READ] = now_us * 1000 & MASK64
 
 
 def damage(counters: Counters | None, now_us: int) -> None:

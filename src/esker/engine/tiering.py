@@ -28,11 +28,11 @@ although nothing says that it was evicted or deleted: what is there may be all t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from esker.engine import sealing
 from esker.engine.context import LOG, Context
 from esker.engine.layout import list_segments
 from esker.errors import Corruption, EskerError, InvalidOption, StorageError
@@ -72,9 +72,8 @@ def tier(shard: Shard, to: Tier, before: int) -> tuple[int, int]:
     """Move the sealed segments of a shard that lie before an offset; segments and bytes."""
     with shard.lock:
         shard.open_for_writing()
-        if shard.poison is not None:
-            raise shard._poisoned()
-    while to == "cold" and shard.seal_next():
+        shard.require_sound()
+    while to == "cold" and sealing.seal_next(shard):
         pass
     count = size = 0
     ends = [segment.base for segment in shard.segments[1:]] + [shard.next]
@@ -186,9 +185,7 @@ def _new_key(shard: Shard, segment: SealedSegment, file_hash: int) -> str:
 
 
 def _is_ours(shard: Shard, segment: SealedSegment) -> bool:
-    """Whether a segment is still one of the shard's, and may be touched."""
-    may = shard.writing and shard.poison is None and not shard.context.closing
-    return may and segment in shard.sealed
+    return not shard.context.closing and sealing.is_ours(shard, segment)
 
 
 def _exchange(
@@ -199,31 +196,18 @@ def _exchange(
 
     False if the file is another by now: rewritten, evicted, or the store is being closed.
     """
-    copy, renamed = temporary(segment), False
+    copy = temporary(segment)
     with shard._sealing:
         if resting() or not _is_ours(shard, segment) or segment.local()[0].tail != tail:
             return False
         try:
             _write(shard, copy, content)
-            with shard.lock:
-                if not _is_ours(shard, segment):  # evicted: its name is not to come back
-                    return False
-                try:
-                    shard.files.rename(copy, segment.path)
-                    renamed = True
-                finally:
-                    if renamed or not shard.files.kind(copy):  # also if interrupted between the two
-                        renamed = True
-                        segment.replaced(len(content), size)
-                        shard.rewritten += 1  # behind the size, see tally.py
-                        shard._count("segments_replaced")
-                        shard._publish_segments()
+            if not sealing.replace(shard, segment, copy, len(content), size):
+                return False
             _settle(shard, stub=len(content) < size)
             return True
         finally:
-            if not renamed:
-                with suppress(StorageError):
-                    shard.files.unlink(copy)
+            sealing.drop(shard, copy)
 
 
 def _write(shard: Shard, path: str, content: Any) -> None:

@@ -325,9 +325,8 @@ def value_bytes(array: Any) -> int:
     offsets = array.buffers()[1]
     if offsets is None or count == 0:
         return 0
-    # of a buffer made elsewhere only what is needed: it need not end with a whole number
-    view = memoryview(offsets.slice(array.offset * 4, (count + 1) * 4)).cast("i")
-    return int(view[count] - view[0])
+    begin, end = array.offset * 4, (array.offset + count) * 4
+    return _LAST.unpack_from(offsets, end)[0] - _LAST.unpack_from(offsets, begin)[0]  # type: ignore[no-any-return]
 
 
 def _validity(array: Any) -> Any:

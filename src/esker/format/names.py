@@ -113,7 +113,7 @@ def catalog(generation: int) -> str:
 
 
 def parse_catalog(name: str) -> int | None:
-    found = _CATALOG.fullmatch(name)
+    found = name.startswith("catalog-") and _CATALOG.fullmatch(name)
     return int(found[1]) if found else None
 
 
@@ -157,7 +157,7 @@ def tags(segment_id: int, base: int) -> str:
 
 def parse_tags(name: str) -> SegmentName | None:
     """The sealed segment that an index is of."""
-    found = _TAGS.fullmatch(name)
+    found = name.endswith(".tags") and _TAGS.fullmatch(name)
     return SegmentName(int(found[1]), int(found[2]), True) if found else None
 
 
@@ -196,7 +196,7 @@ def deletions(number: int) -> str:
 
 
 def parse_deletions(name: str) -> int | None:
-    found = _DELETIONS.fullmatch(name)
+    found = name.startswith("deletions-") and _DELETIONS.fullmatch(name)
     return int(found[1]) if found else None
 
 
@@ -233,7 +233,7 @@ def journal(journal_id: int) -> str:
 
 
 def parse_journal(name: str) -> int | None:
-    found = _JOURNAL.fullmatch(name)
+    found = name.endswith(".journal") and _JOURNAL.fullmatch(name)
     return int(found[1]) if found else None
 
 
@@ -244,7 +244,7 @@ def staged(created_us: int, token: bytes) -> str:
 
 def parse_staged(name: str) -> int | None:
     """When a staged segment was begun, in microseconds."""
-    found = _STAGED.fullmatch(name)
+    found = name.endswith(STAGED) and _STAGED.fullmatch(name)
     return int(found[1], 16) if found else None
 
 

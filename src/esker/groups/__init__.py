@@ -28,6 +28,15 @@ Every change of hands begins a *generation*, and only who knows that it is the c
 cursor. Somebody who was stopped, replaced, and wakes up again does not know; what it stores lands
 where nobody reads, and it is told: `Fenced`. So of two owners at most one ever counts.
 
+    Group.poll ─► Membership.wanted     who is there (members page), so which shards are ours
+               ─► Held: begin a term    under offsets.lock, once: the generation that only we know
+               ─► read_batches ─► GroupBatch
+    GroupBatch.ack ─► Held.ack          one store into the cell of our generation; is it still ours?
+    Groups.tend, sync, close            what became durable meanwhile is stored, the page is synced
+
+A *term* is one ownership of a cursor; its number is the generation. Retention reads the cursors in
+the page (engine/consumed.py).
+
     assignment.py   which shards are whose: pure
     acks.py         acks in any order, and how far they leave no hole: pure
     registry.py     what one store keeps open for its groups; ticks, syncs, closes

@@ -156,16 +156,11 @@ def _folded(sums: Any) -> Any:
 def encode(values: Any, timestamps: Any) -> memoryview:
     """Records, one behind the other; timestamps are in microseconds, one for all or an array."""
     count = len(values)
-    if isinstance(timestamps, int):
-        stamps: Any = max(timestamps * 1000, 1).to_bytes(8, "little") * count
-    else:
-        nanos = pc.max_element_wise(pc.multiply(timestamps, 1000), 1)  # sixteen zeros are no record
-        stamps = hops.packed(nanos.view(pa.uint64()), 8, "<")
     return hops.joined(
         [
             hops.fixed(hops.packed(hops.lengths(values), 4, "<"), 4, count),
             hops.fixed(hops.packed(_folded(crc64.many(values)), 4, "<"), 4, count),
-            hops.fixed(stamps, 8, count),
+            hops.fixed(hops.nanos(timestamps, count), 8, count),
             values,
         ]
     )

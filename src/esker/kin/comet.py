@@ -135,15 +135,10 @@ def encode(values: Any, timestamps: Any, above: int = COMPRESS_ABOVE) -> memoryv
 
 def _encode(values: Any, timestamps: Any) -> memoryview:
     count = len(values)
-    if isinstance(timestamps, int):
-        stamps: Any = max(timestamps * 1000, 1).to_bytes(8, "little") * count
-    else:
-        nanos = pc.max_element_wise(pc.multiply(timestamps, 1000), 1)  # twelve zeros are no entry
-        stamps = hops.packed(nanos.view(pa.uint64()), 8, "<")
     return hops.joined(
         [
             hops.fixed(hops.packed(hops.lengths(values), 4, "<"), 4, count),
-            hops.fixed(stamps, 8, count),
+            hops.fixed(hops.nanos(timestamps, count), 8, count),
             values,
         ]
     )

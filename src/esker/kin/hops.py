@@ -226,6 +226,15 @@ def unpacked(data: Any, width: int, order: str) -> Any:
     return pa.Array.from_buffers(_TYPES[width], count, [None, pa.py_buffer(data)])
 
 
+def nanos(timestamps: Any, count: int) -> Any:
+    """Microseconds, one for all or an array, as little-endian nanoseconds. None is 0: a header of
+    zeros alone is no record in the formats that store times so."""
+    if isinstance(timestamps, int):
+        return max(timestamps * 1000, 1).to_bytes(8, "little") * count
+    found = pc.max_element_wise(pc.multiply(timestamps, 1000), 1)
+    return packed(found.view(pa.uint64()), 8, "<")
+
+
 def packed(values: Any, width: int, order: str) -> Any:
     """The other way: unsigned numbers (an Arrow array of that width) as bytes, one behind the
     other."""

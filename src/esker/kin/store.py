@@ -15,14 +15,13 @@ meanwhile; what a handle sees is what there was when the topic was first asked f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from esker import positions
 from esker.clock import SYSTEM_CLOCK, Clock
-from esker.engine.batch import SCHEMA, Batch
+from esker.engine.batch import Batch
 from esker.engine.context import LOG
 from esker.engine.reader import (
     BATCH_BYTES,
@@ -31,10 +30,9 @@ from esker.engine.reader import (
     _pieces,
     check_count,
     check_gaps,
-    check_limit,
 )
-from esker.engine.reading import _records
-from esker.engine.slices import Slice
+from esker.engine.reading import Still
+from esker.engine.slices import Slice, Sliced
 from esker.errors import (
     Corruption,
     DataGap,
@@ -114,7 +112,7 @@ class KinStore:
         self.close()
 
 
-class KinTopic:
+class KinTopic(Sliced, Still):
     """A topic of another log, read only."""
 
     def __init__(self, store: KinStore, name: str) -> None:
@@ -206,34 +204,6 @@ class KinTopic:
         check_count("max_bytes", max_bytes, 1)
         check_count("max_records", max_records, 0)
         return self._batches(self._ranges(begin, finish, shard), max_bytes, max_records, gaps)
-
-    def read(
-        self, start: Any = "earliest", stop: Any = None, *, shard: int | None = None,
-        limit: int | None = None, gaps: Gaps = "raise",
-    ) -> Iterator[Record]:  # fmt: skip
-        """The records from `start` to `stop` (or to the end), one by one."""
-        check_limit(limit)
-        return _records(self.batches(start, stop, shard=shard, gaps=gaps), limit)
-
-    def to_arrow(
-        self, start: Any = "earliest", stop: Any = None, *, shard: int | None = None,
-        gaps: Gaps = "raise",
-    ) -> Any:  # fmt: skip
-        """The records as a pyarrow.Table with the columns of `esker.SCHEMA`."""
-        found = self.batches(start, stop, shard=shard, gaps=gaps)
-        return pa.Table.from_batches((b.arrow for b in found if isinstance(b, Batch)), SCHEMA)
-
-    @overload
-    def __getitem__(self, place: int) -> Record: ...
-    @overload
-    def __getitem__(self, place: slice) -> Slice: ...
-    def __getitem__(self, place: int | slice) -> Record | Slice:
-        """topic[n]: one record (negative from the end). topic[a:b]: a lazy slice."""
-        if isinstance(place, slice):
-            if place.step is not None:
-                raise InvalidOption("a slice of a topic has no step")
-            return self.slice(place.start, place.stop)
-        return self.get(place)
 
     def slice(
         self, start: Any = None, stop: Any = None, *, shard: int | None = None, gaps: Gaps = "raise"

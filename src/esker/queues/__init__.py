@@ -22,6 +22,11 @@ the truth, appends one frame, and gives the mutex back. There is no leader, and 
 running for the others to go on. Whoever dies with the mutex leaves it to the next one, and at worst
 half a frame, which was never acted on.
 
+    Lane.__enter__    our threads' lock, the kernel's mutex ─► LeaseLog.more ─► State.apply
+    claim, _settle    decide, on the State as it is now (leases.py: pure)
+    Lane.commit       LeaseLog.append: one frame ─► State.apply
+    Lane.__exit__     the mutex is given back; then Lane.settle syncs, where an ack promises that
+
 What is promised:
 
 * At most one token is valid for a job at any time, and only the valid one acks, extends or gives

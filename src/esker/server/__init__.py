@@ -17,9 +17,9 @@ disk.
 
     table.py      the routes; wire.py, their bodies; handlers.py, who answers them
     app.py        a call, from top to bottom
-    call.py       what a handler is given and what it returns
+    call.py       what a handler is given and what it returns; preferences.py, what a client prefers
     faults.py     errors as status and JSON
-    openapi.py    the table, for other programs
+    openapi.py    the table, for other programs; described.py, what the table does not say
     codec.py      records as JSON, NDJSON and Arrow; arrow.py, Arrow from strangers
     settings.py   what can be set, and from where it came
     exposure.py   where it may listen, and which web pages may call it

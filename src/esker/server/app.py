@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from os import urandom
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -32,14 +32,14 @@ from esker.engine.progress import Progress
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.options import topic_name
-from esker.server import faults, socket, watch
+from esker.server import faults, socket
 from esker.server.audit import Audit
-from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded
+from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded, hinted
 from esker.server.codec import EVENTS, JSON
 from esker.server.durable_state import Streams
 from esker.server.exposure import check_place, for_pages
 from esker.server.faults import Fault
-from esker.server.gate import Ended, Gate, claimed, ticket_in
+from esker.server.gate import Ended, Gate, Visit, claimed, ticket_in
 from esker.server.handlers import handlers
 from esker.server.hub import Hub
 from esker.server.keys import Principal, Scope
@@ -50,6 +50,7 @@ from esker.server.watch import Sessions
 
 T = TypeVar("T")
 LOG: Final = logging.getLogger("esker.server")
+QUERY_FIELDS: Final = 64  # in one query, at the most
 ACCESS: Final = logging.getLogger("esker.access")
 _ALWAYS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -80,7 +81,7 @@ class App:
         self.failures = 0
         self.under_way = 0
         self.hub = Hub(self)
-        self.sessions = Sessions()
+        self.sessions = Sessions(clock)
         self.durable = Streams(self.settings.topics)
         self.replayed: dict[str, Any] = {"replay_progress": 0.0}  # while the store is opened
 
@@ -96,6 +97,11 @@ class App:
             "replay_progress": told.done / max(1, told.total), told.unit: told.done,
             "of": told.total,
         }  # fmt: skip
+
+    @property
+    def opened(self) -> bool:
+        """Whether there is a store yet."""
+        return self._store is not None
 
     @property
     def store(self) -> AsyncStore:
@@ -121,8 +127,8 @@ class App:
         reply: Reply | None = None
         head = scope["method"] == "HEAD"
         try:
-            with ExitStack() as inside:
-                reply = await self._told(scope, receive, request, times, inside)
+            with self.gate.visit() as visit:
+                reply = await self._told(scope, receive, request, times, visit)
                 if self.settings.origins:
                     reply.headers += for_pages(_loose(scope), self.settings)
                 times["total"] = (self.clock.monotonic() - began) * 1e3
@@ -153,20 +159,21 @@ class App:
     ) -> None:
         """A line for a call. Of its path it has what the table has, and no query."""
         call: Call | None = scope.get("esker")
-        ACCESS.info(
-            "request=%s method=%s path=%s status=%s key=%s ms=%.3f",
-            request, scope["method"], call.route.path if call else "-",
-            reply.status if reply else "-", (call.principal.id if call else "") or "-",
-            seconds * 1e3,
-        )  # fmt: skip
+        fields = {
+            "request": request, "method": scope["method"], "path": call.route.path if call else "-",
+            "status": reply.status if reply else "-",
+            "key": (call.principal.id if call else "") or "-", "ms": round(seconds * 1e3, 3),
+        }  # fmt: skip
+        said = " ".join(f"{name}={value}" for name, value in fields.items())
+        ACCESS.info("%s", said, extra={"fields": fields})
 
     async def _told(
         self, scope: dict[str, Any], receive: Receive, request: str, times: dict[str, float],
-        inside: ExitStack,
+        visit: Visit,
     ) -> Reply:  # fmt: skip
         """The answer to a call, whatever becomes of it."""
         try:
-            reply = await self._reply(scope, receive, request, times, inside)
+            reply = await self._reply(scope, receive, request, times, visit)
             self._audited(scope, request, None)
             return reply
         except Disconnected:
@@ -190,16 +197,15 @@ class App:
         self.requests += 1
         request = f"{self.requests:x}"
         try:
-            with ExitStack() as inside:
+            with self.gate.visit() as visit:
                 try:
-                    call = self.enter(scope, receive, request, inside, ("read", "write"))
+                    call = self.enter(scope, receive, request, visit, ("read", "write"))
                     if call.route.handler != socket.ROUTE:
                         raise Fault("not_found", "there is no WebSocket at this path")
-                    watch.room(self.hub)
                     _ = self.store  # a refusal while there is none
                 except Fault as fault:
                     self._audited(scope, request, fault)
-                    await socket.refuse(_refusal(fault, request), receive, send)
+                    await socket.refuse(_refusal(fault, request), request, receive, send)
                     return
                 await socket.serve(call, receive, send)
         except Ended:  # the socket was closed on its way out
@@ -207,11 +213,11 @@ class App:
 
     async def _reply(
         self, scope: dict[str, Any], receive: Receive, request: str, times: dict[str, float],
-        inside: ExitStack,
+        visit: Visit,
     ) -> Reply:  # fmt: skip
         if scope["method"] == "OPTIONS" and self.settings.origins:
             return self._preflight(scope)
-        call = self.enter(scope, receive, request, inside)
+        call = self.enter(scope, receive, request, visit)
         call.times = times
         route = call.route
         if route.body is not None:
@@ -232,14 +238,14 @@ class App:
         return reply
 
     def enter(
-        self, scope: dict[str, Any], receive: Receive, request: str, inside: ExitStack,
+        self, scope: dict[str, Any], receive: Receive, request: str, visit: Visit,
         either: tuple[Scope, ...] = (),
     ) -> Call:  # fmt: skip
         """Everything that is known before a body is read, for HTTP and for WebSocket.
 
         The key must have the scope of the route, or one of `either`. Who asks is counted in, and
-        out again when `inside` is left. If the key ends before that, the task is cancelled, and
-        leaving `inside` raises `Ended`.
+        out again when `visit` is over. If the key ends before that, the task is cancelled, and
+        leaving the visit raises `Ended`.
         """
         headers = _headers(scope)
         self._check_place(headers, page=_raw_path(scope) == b"/")
@@ -253,9 +259,12 @@ class App:
         call = Call(self, route, given, headers, principal, request, receive)
         call.head = scope.get("method") == "HEAD"
         scope["esker"] = call
-        inside.enter_context(self.gate.entered(principal, stream=stream, safe=safe))
+        visit.enter(principal, stream=stream, safe=safe)
         if self.under_way > self.settings.connections:
-            raise Fault("throttled", "too many calls are under way", headers=_LATER)
+            raise Fault(
+                "throttled", "too many calls are under way",
+                detail={"limit": "connections", "max": self.settings.connections}, headers=_LATER,
+            )  # fmt: skip
         self._check_scope(call, either)
         call.query = _query(route, query)
         self._check(call, ("path", "query", "header"))
@@ -296,7 +305,7 @@ class App:
             if not known and count >= limit:
                 raise Fault(
                     "throttled", f"there are {limit} topics, and no more are taken",
-                    headers=(("retry-after", "60"),),
+                    detail={"limit": "topics", "max": limit}, headers=(("retry-after", "60"),),
                 )  # fmt: skip
             yield known
 
@@ -339,7 +348,8 @@ class App:
         if method == "HEAD" and route is not None and route.streams:
             route = None  # there is no end of it to be left out
         if route is None:
-            allowed = ", ".join(sorted(routes))
+            head = ["HEAD"] if "GET" in routes and not routes["GET"].streams else []
+            allowed = ", ".join(sorted([*routes, *head]))
             raise Fault(
                 "method_not_allowed", f"this path takes {allowed}", headers=(("allow", allowed),)
             )
@@ -445,8 +455,12 @@ _ONCE: Final = {
 
 def _segments(scope: dict[str, Any]) -> list[str] | None:
     """The segments of the path, each decoded once; None if one of them is no text."""
+    raw = _raw_path(scope)
     try:
-        found = [unquote_to_bytes(part).decode() for part in _raw_path(scope).split(b"/")]
+        if b"%" not in raw:
+            found = raw.decode().split("/")
+        else:
+            found = [unquote_to_bytes(part).decode() for part in raw.split(b"/")]
     except UnicodeDecodeError:
         return None
     return found[1:] if found and not found[0] else None
@@ -460,13 +474,10 @@ def _raw_path(scope: dict[str, Any]) -> bytes:
 def _query(route: Route, text: bytes) -> Any:
     """The query as the table says it is; a name that comes twice is refused."""
     try:
-        pairs = parse_qsl(
-            text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text),
-            errors="strict", max_num_fields=64,
-        )  # fmt: skip
+        pairs = _pairs(text.decode("ascii"))
+        found: dict[str, str] = dict(pairs)
     except (ValueError, UnicodeError):
         raise Fault("invalid_request", "the query is not made of name=value") from None
-    found = dict(pairs)
     if len(found) != len(pairs):
         raise Fault("invalid_request", "the query has a name twice")
     if found.pop("performance", "false") not in ("true", "false"):
@@ -474,11 +485,23 @@ def _query(route: Route, text: bytes) -> Any:
     try:
         made = msgspec.convert(found, route.query, strict=False)
     except msgspec.ValidationError as problem:
-        raise Fault("invalid_request", f"query: {problem}") from None
+        raise Fault("invalid_request", f"query: {hinted(problem, route.query)}") from None
     for name in found:
         if getattr(made, name, "") is None:  # msgspec takes the word for it
             raise Fault("invalid_request", f"query: {name}=null: leave it out")
     return made
+
+
+def _pairs(text: str) -> list[Any]:
+    """Names and values of a query; a ValueError if it is made of something else."""
+    if not text:
+        return []
+    if "%" in text or "+" in text or text.count("&") >= QUERY_FIELDS:
+        return parse_qsl(
+            text, keep_blank_values=True, strict_parsing=True, errors="strict",
+            max_num_fields=QUERY_FIELDS,
+        )  # fmt: skip
+    return [part.split("=", 1) for part in text.split("&")]  # without "=" it makes no pair
 
 
 def _perform(reply: Reply, times: dict[str, float]) -> None:
@@ -501,21 +524,25 @@ async def _answer(
     reply: Reply, request: str, times: dict[str, float], receive: Receive, send: Send, *,
     head: bool,
 ) -> None:  # fmt: skip
-    body = reply.body
-    streams = reply.stream is not None or reply.serve is not None
-    if not streams and not isinstance(body, (bytes, bytearray, memoryview)):
+    body, streams = reply.body, reply.stream is not None or reply.serve is not None
+    size = len(body) if isinstance(body, bytes) else 0
+    if isinstance(body, tuple):
+        size = sum(map(len, body))
+    elif not streams and not isinstance(body, bytes):
         body = b"" if body is None else msgspec.json.encode(body)
+        size = len(body)
+    timing = ", ".join([f"{name};dur={took:.3f}" for name, took in times.items()])
     headers = [
         (b"content-type", reply.media.encode()),
         (b"esker-request", request.encode()),
-        (b"server-timing", ", ".join(f"{n};dur={t:.3f}" for n, t in times.items()).encode()),
+        (b"server-timing", timing.encode()),
         *_ALWAYS,
+        *[(name.encode(), value.encode("latin-1")) for name, value in reply.headers],
     ]
-    headers += [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
-    if not any(name == b"cache-control" for name, _ in headers):
+    if "cache-control" not in dict(reply.headers):
         headers.append((b"cache-control", b"no-store"))
     if not streams and reply.status != 304:  # whose length would be that of the page
-        headers.append((b"content-length", str(len(body)).encode()))
+        headers.append((b"content-length", b"%d" % size))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     if reply.serve is not None and not head:
         await reply.serve(receive, send)

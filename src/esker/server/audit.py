@@ -35,6 +35,11 @@ TEXT_MAX: Final = 256  # characters of one field
 
 def line(event: str, now_us: int, fields: dict[str, Any]) -> str:
     """An event as one line."""
+    return json.dumps(told_of(event, now_us, fields))  # escapes all that is not printable ASCII
+
+
+def told_of(event: str, now_us: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """What is told of an event: nothing secret, nothing long, nothing empty."""
     when = datetime.fromtimestamp(now_us / 1e6, UTC).isoformat(timespec="milliseconds")
     told: dict[str, Any] = {"time": when, "event": event}
     for name, value in fields.items():
@@ -43,7 +48,7 @@ def line(event: str, now_us: int, fields: dict[str, Any]) -> str:
             value = value if len(value) <= TEXT_MAX else value[: TEXT_MAX - 1] + "…"
         if value not in ("", None):
             told[name] = value
-    return json.dumps(told)  # escapes all that is not printable ASCII
+    return told
 
 
 class Audit:
@@ -62,9 +67,10 @@ class Audit:
 
     def tell(self, event: str, **fields: Any) -> None:
         """Something happened."""
-        text = line(event, self._clock.now_us(), fields)
+        told = told_of(event, self._clock.now_us(), fields)
+        text = json.dumps(told)
         if not self._path:
-            LINES.info("%s", text)
+            LINES.info("%s", text, extra={"fields": {"message": event, **told}})
         elif len(self._pending) >= PENDING_MAX:
             self._lost += 1
         else:

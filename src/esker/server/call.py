@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from esker.errors import nearest
 from esker.server.codec import JSON
 from esker.server.depth import check_depth
 from esker.server.faults import Fault
+from esker.server.preferences import is_known, preferred
 
 if TYPE_CHECKING:
     from esker.server.app import App
@@ -34,7 +37,7 @@ class Reply:
         headers: tuple[tuple[str, str], ...] = (), stream: AsyncIterator[bytes] | None = None,
         serve: Callable[[Receive, Send], Awaitable[None]] | None = None,
     ) -> None:  # fmt: skip
-        self.body = body  # bytes as they are; anything else is encoded as JSON
+        self.body = body  # bytes, or a tuple of pieces, as they are; anything else becomes JSON
         self.status = status
         self.media = media
         self.headers = headers
@@ -73,18 +76,15 @@ class Call:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def accepts(self, *offered: str) -> str:
-        """The first of the offered types that the client takes."""
-        wanted = self.headers.get("accept", "")
-        if not wanted:
-            return offered[0]
-        asked = [part.partition(";")[0].strip().lower() for part in wanted.split(",")]
-        for media in asked:
-            if media in ("*/*", ""):
-                return offered[0]
-            for each in offered:
-                if media == each or (media.endswith("/*") and each.startswith(media[:-1])):
-                    return each
+        """That of the offered types which the client would rather have."""
+        found = preferred(self.headers.get("accept", ""), offered)
+        if found is not None:
+            return found
         raise Fault("not_acceptable", f"this can be had as {', '.join(offered)}")
+
+    def has(self, tag: str) -> bool:
+        """Whether the client says that it has what is under this ETag."""
+        return is_known(self.headers.get("if-none-match"), tag)
 
     async def read(self) -> bytes:
         """The whole body; counted while it comes, so that a length that lies does no harm."""
@@ -125,8 +125,21 @@ def decoded(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.MsgspecError as problem:
-        raise Fault("invalid_request", f"body: {problem}") from None
+        raise Fault("invalid_request", f"body: {hinted(problem, kind)}") from None
     except RecursionError:
         raise Fault("invalid_request", "the body is nested too deeply") from None
     except UnicodeDecodeError:
         raise Fault("invalid_request", "the body is not UTF-8") from None
+
+
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]{1,64})`")
+
+
+def hinted(problem: Exception, kind: type[msgspec.Struct]) -> str:
+    """What is wrong with a body or a query; of a name that is misspelt the nearest one."""
+    told = str(problem)
+    unknown = _UNKNOWN.fullmatch(told)  # in what is not nested: there it is another kind's
+    if unknown is None:
+        return told
+    known = sorted(field.encode_name for field in msgspec.structs.fields(kind))
+    return f"{told}; {nearest(unknown[1], known)}" if known else told

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, Literal
@@ -196,13 +197,13 @@ def lines_out(records: Sequence[Any]) -> bytes:
     return msgspec.json.Encoder().encode_lines(records)
 
 
-def csv_out(batches: Iterable[Batch]) -> memoryview:
+def csv_out(batches: Iterable[Batch]) -> bytes:
     """Batches as CSV with a head; what is no text stands in base64, headers are left out."""
     sink = pa.BufferOutputStream()
     with csv.CSVWriter(sink, _CSV_SCHEMA) as writer:
         for batch in batches:
             writer.write(_csv_rows(batch))
-    return memoryview(sink.getvalue())
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def _csv_rows(batch: Batch) -> Any:
@@ -238,15 +239,21 @@ _CSV_SCHEMA: Final = pa.schema(
 )
 
 
-def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> memoryview:
-    """Batches as one Arrow stream, with the columns of `esker.SCHEMA`, or those that are named."""
-    names = None if columns is None else chosen(columns)
-    schema = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch.arrow if names is None else batch.arrow.select(names))
-    return memoryview(sink.getvalue())
+def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> tuple[Any, ...]:
+    """Batches as one Arrow stream, with the columns of `esker.SCHEMA`, or those that are named.
+
+    It comes in pieces, the messages that a stream writer would write: nobody has to copy them.
+    """
+    head, parts = _HEAD, [batch.arrow for batch in batches]
+    if columns is not None:
+        names = chosen(columns)
+        head = memoryview(pa.schema([SCHEMA.field(name) for name in names]).serialize())
+        parts = [part.select(names) for part in parts]
+    return (head, *[memoryview(part.serialize()) for part in parts], _END)
+
+
+_HEAD: Final = memoryview(SCHEMA.serialize())  # the message that a stream begins with
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # and what it ends with
 
 
 def chosen(columns: str) -> list[str]:
@@ -271,6 +278,9 @@ class _Something(msgspec.Struct, gc=False):
 
 
 _SOMETHINGS: Final = msgspec.json.Decoder(list[_Something])
+_SOMETHING: Final = msgspec.json.Decoder(_Something)
+_LINE: Final = msgspec.json.Decoder(Undecoded)
+_AT_BYTE: Final = re.compile(r"JSON is malformed: .*\(byte (\d{1,9})\)")
 
 
 def records_in(data: bytes | Raw, limit: int) -> list[Any]:
@@ -304,13 +314,20 @@ def check_count(count: int, limit: int) -> None:
 
 
 def lines_in(data: bytes, limit: int) -> list[Any]:
-    """A record in each line; not more than `limit` of them."""
-    check_count(data.count(b"\n") + (not data.endswith(b"\n")), limit)
+    """A record in each line; not more than `limit` of them, however they are laid out."""
+    if data.count(b"{") > limit:
+        check_count(len(_lines(_SOMETHING, data)), limit)
+    return [_record_in(each) for each in _lines(_LINE, data)]
+
+
+def _lines(decoder: Any, data: bytes) -> list[Any]:
     try:
-        found = msgspec.json.Decoder(Undecoded).decode_lines(data)
+        return decoder.decode_lines(data)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
-        raise Fault("invalid_request", f"the body is not NDJSON of records: {problem}") from None
-    return [_record_in(each) for each in found]
+        told = str(problem)
+        at = _AT_BYTE.fullmatch(told)  # else the number of the record stands there
+        line = f"line {data.count(10, 0, int(at[1])) + 1}: " if at else ""
+        raise Fault("invalid_request", f"the body is not NDJSON of records: {line}{told}") from None
 
 
 def records_of(table: Any) -> list[Any]:

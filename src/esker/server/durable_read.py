@@ -182,9 +182,13 @@ async def _look(
     )
     if at is not None and found.items and isinstance(found.items[0], Gap):
         raise DataGap(found.items[0])
-    if wait and not found.items and stream.tail is None:
-        found = await records.waited(call, found, query)
-    return _piece(found, stream)
+    piece = _piece(found, stream)
+    if wait and not piece.values and not piece.gaps and stream.tail is None:
+        nothing = msgspec.structs.replace(
+            found, items=[]
+        )  # the mark of a stream's beginning is none
+        piece = _piece(await records.waited(call, nothing, query), stream)
+    return piece
 
 
 def _piece(found: records.Found, stream: Stream) -> Piece:
@@ -219,7 +223,7 @@ def _page(call: Call, stream: Stream, piece: Piece) -> Reply:
         since = query.offset or "-1"
         tag = f'"{stream.epoch:x}:{since}:{piece.next:x}{":c" if closed else ""}"'
         headers += (("etag", tag), ("cache-control", "private, no-cache"))
-        if call.headers.get("if-none-match") == tag:
+        if call.has(tag):
             return Reply(b"", 304, media=stream.mark.content_type, headers=headers)
     return Reply(body, media=stream.mark.content_type, headers=headers)
 

@@ -8,11 +8,13 @@ but the number of the request.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
 
 from esker.errors import EskerError
+from esker.server.keys import redacted
 
 STATUS: Final[dict[str, int]] = {
     "invalid_option": 400, "invalid_filter": 400, "invalid_position": 400, "invalid_name": 400,
@@ -37,7 +39,6 @@ STATUS: Final[dict[str, int]] = {
 INTERNAL: Final = "the server failed; its log has this request's number"
 # What an error of these says names files, or topics of others: the log has it, a client has not.
 PRIVATE: Final = {
-    "topic_not_found": "there is no such topic",  # nor what others are called
     "corruption": "data on the server's disk is damaged; its log says where",
     "data_loss": "data on the server's disk is damaged; its log says where",
     "storage": "the server's disk refused; its log says what",
@@ -91,10 +92,21 @@ def fault_of(problem: EskerError) -> Fault:
     if code not in STATUS:
         return Fault("internal", INTERNAL)
     message = PRIVATE.get(code) or str(problem.args[0] if problem.args else problem)
+    if code == "topic_not_found":
+        message = _absent(message)
     headers: tuple[tuple[str, str], ...] = ()
     if STATUS[code] in (429, 503):
         headers = (("retry-after", "1"),)
     return Fault(code, message, detail=_detail(problem), headers=headers)
+
+
+_NAMED: Final = re.compile(r"topic '([^']{1,255})'")
+
+
+def _absent(message: str) -> str:
+    """Which topic is not there: of many the one that was asked for; not what others are called."""
+    named = _NAMED.search(message)
+    return f"there is no topic {redacted(named[1])!r}" if named else "there is no such topic"
 
 
 def _detail(problem: EskerError) -> dict[str, Any] | None:

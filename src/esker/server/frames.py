@@ -194,7 +194,7 @@ class Maker:
         if lens.form == "arrow":
             head = {"op": "record", "topic": self.name, "shard": self.shard, "next": at,
                     "end": end, "cursor": piece}  # fmt: skip
-            told: bytes = binary(head, bytes(codec.arrow_out(batches)))
+            told: bytes = binary(head, b"".join(codec.arrow_out(batches)))
             return Frame(begin, at, told, told, piece)
         records = [
             record

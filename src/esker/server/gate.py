@@ -1,9 +1,10 @@
 """Who comes in, how many at once, and how they are put out.
 
 `who` finds out who asks: by a key in `Authorization: Bearer`, or on a route that streams by a
-ticket. `entered` counts a call in and out again:
+ticket. A visit counts a call in, and out again:
 
-    with gate.entered(principal, stream=False):
+    with gate.visit() as visit:
+        visit.enter(principal, stream=False, safe=True)
         ...
 
 A key has so many calls under way and so many calls a second; all streams together are bounded, too.
@@ -12,7 +13,7 @@ callers at once gets past a limit.
 
 When a key ends (revoked, changed, removed, or its time is over), its streams and its reads are
 cancelled at once, and its other calls half a second later: most of them are done by then, and who
-appends should be told the truth about it. What is cancelled leaves `entered` as `Ended`, for HTTP,
+appends should be told the truth about it. What is cancelled leaves its visit as `Ended`, for HTTP,
 SSE and WebSocket alike. The file of keys is looked at twice a second, so that `esker keys revoke`
 is enough; a SIGHUP only makes it sooner.
 """
@@ -24,7 +25,7 @@ import logging
 import math
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, Self
 from urllib.parse import parse_qsl
 
 from esker.clock import Clock
@@ -46,30 +47,36 @@ class Ended(Exception):
     """The key of this call is no longer good, and the call was cancelled for it."""
 
 
-class Entry:
-    """A call that is under way."""
+class Visit:
+    """A call that is under way: from `enter`, if it comes to that, to the end of the block."""
 
-    __slots__ = ("_account", "_gate", "_safe", "_stream", "_task")
+    __slots__ = ("_account", "_gate", "_stream", "_task")
 
-    def __init__(self, gate: Gate, account: Account, stream: bool, safe: bool) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._account = account
-        self._stream = stream
-        self._safe = safe
+        self._account: Account | None = None
+        self._stream = False
 
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
+    def __enter__(self) -> Self:
+        return self
+
+    def enter(self, principal: Principal, *, stream: bool = False, safe: bool = True) -> None:
+        """Count it in; refuses one too many."""
+        task, account = asyncio.current_task(), principal.account
         assert task is not None
-        self._gate._count(self._account, self._stream)
-        self._task = task
-        self._account.calls[task] = self._safe
-        self._gate.streams += self._stream
+        self._gate._count(account, stream)
+        self._task, self._account, self._stream = task, account, stream
+        account.calls[task] = safe
+        self._gate.streams += stream
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        account, task = self._account, self._task
+        account = self._account
+        if account is None:
+            return
+        task = self._task
         account.calls.pop(task, None)
         self._gate.streams -= self._stream
         if task in account.ended:
@@ -132,20 +139,22 @@ class Gate:
 
     # ---- how many at once ----------------------------------------------------------------
 
-    def entered(self, principal: Principal, *, stream: bool = False, safe: bool = True) -> Entry:
-        """A call from here to the end of the block; refuses one too many."""
-        return Entry(self, principal.account, stream, safe)
+    def visit(self) -> Visit:
+        """A call, which is counted from its `enter` to the end of the block."""
+        return Visit(self)
 
     def _count(self, account: Account, stream: bool) -> None:
         settings = self.settings
         if not account.alive:
             raise _unauthorized("this key is no longer good")
         if stream and self.streams >= settings.streams:
-            raise _throttled(f"there are {settings.streams} streams already", 5)
+            detail = {"limit": "streams", "max": settings.streams}
+            raise _throttled(f"there are {settings.streams} streams already", 5, detail)
         if not account.id:
             return  # nobody in particular has no limits of his own
         if not stream and len(account.calls) >= settings.key_calls:
-            raise _throttled(f"this key has {settings.key_calls} calls under way", 1)
+            detail = {"limit": "key_calls", "max": settings.key_calls}
+            raise _throttled(f"this key has {settings.key_calls} calls under way", 1, detail)
         if settings.key_rate:
             self._pay(account)
 
@@ -155,7 +164,8 @@ class Gate:
         self._fill(account)
         if account.tokens < 1.0:
             wait = max(1, math.ceil((1.0 - account.tokens) / rate))
-            raise _throttled(f"this key may make {rate:g} calls a second", wait)
+            detail = {"limit": "key_rate", "max": rate}
+            raise _throttled(f"this key may make {rate:g} calls a second", wait, detail)
         account.tokens -= 1.0
 
     def _fill(self, account: Account) -> None:
@@ -267,5 +277,5 @@ def _unauthorized(message: str) -> Fault:
     return Fault("unauthorized", message, headers=_CHALLENGE)
 
 
-def _throttled(message: str, seconds: int) -> Fault:
-    return Fault("throttled", message, headers=(("retry-after", str(seconds)),))
+def _throttled(message: str, seconds: int, detail: dict[str, Any]) -> Fault:
+    return Fault("throttled", message, detail=detail, headers=(("retry-after", str(seconds)),))

@@ -26,7 +26,7 @@ from esker.records import Gap
 from esker.server import codec
 from esker.server import wire_rooms as wire
 from esker.server.call import Call, Disconnected, Reply
-from esker.server.codec import ARROW, JSON
+from esker.server.codec import ARROW
 from esker.server.faults import Fault
 from esker.server.members import Members, Seat, existing, has_group
 
@@ -160,7 +160,7 @@ def _told(call: Call, status: GroupStatus) -> wire.GroupState:
 async def poll(call: Call) -> Reply:
     """What there is for a member; waits for it if asked to."""
     body: wire.Poll = call.body
-    media = call.accepts(JSON, ARROW)
+    media = call.accepts(*call.route.offers)
     if body.wait > call.app.settings.wait_seconds:
         raise Fault(
             "invalid_request", f"wait={body.wait}: at most {call.app.settings.wait_seconds}"

@@ -35,10 +35,10 @@ from esker.scheduler.governor import RETRY_SECONDS, SAMPLE_SECONDS, Governor
 from esker.scheduler.priority import band_of
 from esker.scheduler.ready import ReadySet, Turn
 from esker.server import cursor, faults, frames
-from esker.server.cursor import Places
+from esker.server.cursor import Place, Places
 from esker.server.faults import Fault
 from esker.server.feed import Feed, Spot, has_more, look, reading, rules, step_of
-from esker.server.frames import Lens, Made, Step
+from esker.server.frames import Lens, Made, Maker, Step
 from esker.server.latency import Stages
 from esker.server.stream import EventStream, Interest, Stream
 
@@ -172,6 +172,9 @@ class Hub:
             if spot.topic is None:
                 self._missing.add(interest)
                 interest.piece = spot.piece
+                if isinstance(spot.gap, Place) and spot.gap.epoch:  # he knew one that was here
+                    maker = Maker(spot.name, spot.gap.epoch, spot.shard)
+                    stream.enqueue(interest, maker.deleted(spot.at, lens.form))
             else:
                 self._attach(interest, spot.topic)
                 self.consumed(spot.name)
@@ -224,7 +227,7 @@ class Hub:
             raise TopicNotFound(f"no topic {name!r}")
         return [
             Spot(None, name, number, place.offset, place, cursor.piece(hashed, number, *place))
-            for number, place in (left or {shard or 0: cursor.Place(0, 0)}).items()
+            for number, place in (left or {shard or 0: Place(0, 0)}).items()
         ]
 
     def _attach(self, interest: Interest, topic: Topic) -> None:
@@ -425,7 +428,7 @@ class Hub:
         self._rest(interest)
         frame = feed.maker.deleted(interest.at, interest.lens.form)
         stream.enqueue(interest, frame)
-        interest.gap = cursor.Place(feed.maker.epoch, interest.at)
+        interest.gap = Place(feed.maker.epoch, interest.at)
         interest.feed = None
         interest.caught = False
         self._let_go(feed)
@@ -587,7 +590,7 @@ class Hub:
         if place is not None and place.epoch:
             # what was dropped before it was sent has to be told as missing, too
             offset = min(place.offset, interest.at)
-            known[cursor.hash_of(name), shard] = cursor.Place(place.epoch, offset)
+            known[cursor.hash_of(name), shard] = Place(place.epoch, offset)
         # all shards, if nobody knew how many it would have
         which = shard if known else None
         spots = await self.app.run(lambda store: look(store, name, "earliest", which, known))

@@ -64,11 +64,24 @@ def is_event(call: Call) -> bool:
 def binary_in(headers: Mapping[str, str], data: bytes) -> Record:
     """An event whose attributes are headers."""
     found = {
-        name.removeprefix(PREFIX): unquote(value.encode("latin-1").decode(errors="replace"))
+        name.removeprefix(PREFIX): _attribute(value)
         for name, value in headers.items()
         if name.startswith(PREFIX)
     }
     return _record(found, data, headers.get("content-type"))
+
+
+def _attribute(value: str) -> str:
+    """A header as the text that was meant; what is not UTF-8 is Latin-1, or stays as it stands.
+
+    Some libraries send text without encoding it with %, as HTTP once had it.
+    """
+    with suppress(UnicodeDecodeError):
+        value = value.encode("latin-1").decode()
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        return value
 
 
 def events_in(data: bytes, media: str) -> list[Record]:

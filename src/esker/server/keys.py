@@ -220,6 +220,3 @@ class Keyring:
         account = self._entries.pop(id).principal.account
         account.alive = False
         return Change(event, id, account)
-
-
-ANYBODY: Final = Principal("", SCOPES)

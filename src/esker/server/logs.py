@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from esker.server.keys import redacted
 from esker.server.settings import Settings
 
+LOG: Final = logging.getLogger("esker.server")
 _PLAIN: Final = {number: chr(number) for number in range(0x20, 0x7F)}
 
 
@@ -38,14 +39,16 @@ class Lines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line; what has fields of its own (`extra={"fields": ...}`) shows them."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        told = {
+        told: dict[str, Any] = {
             "time": when, "level": record.levelname.lower(), "logger": record.name,
             "message": redacted(record.getMessage()),
         }  # fmt: skip
+        for name, value in getattr(record, "fields", {}).items():
+            told[name] = redacted(value) if isinstance(value, str) else value
         if record.exc_info:
             told["trace"] = redacted(self.formatException(record.exc_info))
         return json.dumps(told)

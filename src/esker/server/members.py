@@ -85,6 +85,7 @@ class Members:
             return known
         raise Fault(
             "throttled", f"there are {self._most} members of groups, and no more are taken",
+            detail={"limit": "members", "max": self._most},
             headers=(("retry-after", str(int(self._session))),),
         )  # fmt: skip
 
@@ -117,10 +118,6 @@ class Members:
             if now >= seat.seen + seat.session and not seat.polling
         ]  # fmt: skip
         return [self._seats.pop(name) for name in late]
-
-    def of(self, topic: str, group: str) -> int:
-        """How many seats a group has here."""
-        return sum(name[:2] == (topic, group) for name in list(self._seats))
 
     def rates(self, topic: str, group: str) -> Rates:
         """What is remembered of the last look at a group."""

@@ -1,7 +1,7 @@
 """How it goes, as Prometheus reads it: text, base units, and never more lines than it can bear.
 
 What is counted for the whole server is always there. Topics, groups and queues are listed one by
-one up to a bound (gauges.py).
+one up to a bound (gauges.py). While the store is recovered the server is told of all the same.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ async def metrics(call: Call) -> Reply:
     """Everything that is counted."""
     if getattr(call.principal, "prefixes", ()) and not call.principal.may("admin"):
         raise Fault("forbidden", "the key is for some topics only; metrics tell of all")
-    store = await call.app.run(gauges.of_store)
     text = Text()
+    store = await call.app.run(gauges.of_store) if call.app.opened else []
     _server(text, call)
     _delivery(text, call)
     for metric in store:
@@ -65,6 +65,10 @@ def _server(text: Text, call: Call) -> None:
         "Since the server was started",
         [({}, app.clock.monotonic() - app.began)],
     )
+    text.add("esker_ready", "gauge", "Whether the store is open and calls are taken",
+             [({}, int(app.opened))])  # fmt: skip
+    text.add("esker_replay_progress_ratio", "gauge", "How far the store is recovered",
+             [({}, 1.0 if app.opened else app.replayed["replay_progress"])])  # fmt: skip
     text.add("esker_http_requests_total", "counter", "Requests", [({}, app.requests)])
     text.add(
         "esker_http_failures_total",

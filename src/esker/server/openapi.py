@@ -1,22 +1,20 @@
 """The OpenAPI 3.1 document, made from the table: what is not in it cannot be asked.
 
 Whatever a route is in the table, it is here: parameters and bodies with schemas, every kind of
-answer, which errors it may give by their codes, and what a key needs. What the table does not say,
-because no code needs it, stands below: the codes of errors that a handler's own work may have, what
-bodies that a handler reads by itself look like, and examples. A route without any of these is still
-described in full; its errors are then those that every route has, and any other by `default`.
+answer, which errors it may give by their codes, and what a key needs. What the table does not say
+stands in described.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct
 
-from esker.server.codec import ARROW, BYTES, EVENTS, JSON, NDJSON, RecordIn
+from esker.server.codec import ARROW, BYTES, EVENTS, JSON, NDJSON
+from esker.server.described import ANSWERED, BODIES, CODES, EXAMPLES, HEADERS, STATUSES
 from esker.server.faults import STATUS, Body
 from esker.server.table import RAW, Route
 from esker.version import VERSION
@@ -30,121 +28,6 @@ NAME: Final = {
 }  # fmt: skip
 
 
-class Records(Struct, forbid_unknown_fields=True):
-    """Records to append, all or none."""
-
-    records: Annotated[list[RecordIn], Meta(max_length=10_000)]
-    idempotency_key: Annotated[str, Meta(max_length=1_024)] | None = None
-    create: bool = True
-
-
-class Event(Struct):
-    """A CloudEvent, version 1.0. Extensions are further attributes."""
-
-    specversion: Annotated[str, Meta(pattern=r"^1\.0$")]
-    id: Annotated[str, Meta(min_length=1)]
-    source: Annotated[str, Meta(min_length=1)]
-    type: Annotated[str, Meta(min_length=1)]
-    data: Any = None
-
-
-# ---- what the table does not say -------------------------------------------------------------
-
-# The bodies of routes that read them by themselves, by the kind of content.
-BODIES: Final[dict[str, dict[str, Any]]] = {
-    "records.append": {
-        JSON: Records,
-        "application/cloudevents+json": Event,
-        "application/cloudevents-batch+json": list[Event],
-    },
-}
-# Errors besides those that follow from the table.
-CODES: Final[dict[str, tuple[str, ...]]] = {
-    "topics.create": ("invalid_option", "topic_exists", "throttled", "disk_full"),
-    "topics.alter": ("invalid_option", "topic_not_found", "topic_full"),
-    "topics.state": ("topic_not_found",),
-    "topics.delete": ("topic_not_found", "topic_not_empty", "writer_busy"),
-    "records.append": (
-        "topic_not_found", "invalid_record", "record_too_large", "batch_too_large", "key_reused",
-        "topic_full", "throttled", "would_block", "writer_busy", "poisoned", "storage", "disk_full",
-    ),
-    "records.read": (
-        "topic_not_found", "invalid_position", "invalid_option", "gap", "offset_out_of_range",
-        "corruption", "cold_unavailable", "invalid_filter",
-    ),
-    "export.export": (
-        "topic_not_found", "invalid_position", "invalid_option", "invalid_filter", "corruption",
-        "cold_unavailable",
-    ),
-    "looks.segments": ("topic_not_found", "invalid_option"),
-    "records.delete": ("topic_not_found", "invalid_position", "writer_busy"),
-    "durable.create": (
-        "stream_conflict", "batch_too_large", "topic_full", "throttled", "writer_busy", "storage",
-        "poisoned", "disk_full",
-    ),
-    "durable.append": (
-        "topic_not_found", "not_a_stream", "stream_conflict", "stream_closed", "stale_producer",
-        "sequence_gap", "producers_full", "batch_too_large", "topic_full", "would_block",
-        "writer_busy", "poisoned", "storage", "disk_full",
-    ),
-    "durable.read": (
-        "topic_not_found", "not_a_stream", "gap", "corruption", "cold_unavailable",
-    ),
-    "durable.delete": ("topic_not_found", "not_a_stream", "writer_busy"),
-}  # fmt: skip
-# Headers that a request may have.
-HEADERS: Final[dict[str, dict[str, str]]] = {
-    "records.append": {
-        "Idempotency-Key": "a retry with the same key is appended once",
-        "Esker-Key": "the key of a record whose value is the body",
-        "Esker-Tag": "its tag",
-        "Esker-Node": "the node that it comes from",
-    },
-    "durable.create": {
-        "Stream-TTL": "seconds; a stream that nobody uses for so long is gone",
-        "Stream-Expires-At": "when it is gone, as in RFC 3339",
-        "Stream-Closed": "true: nothing will be appended to it",
-    },
-    "durable.append": {
-        "Stream-Closed": "true: nothing will be appended any more",
-        "Stream-Seq": "above that of the last append, as text",
-        "Producer-Id": "who appends; with Producer-Epoch and Producer-Seq a batch is there once",
-        "Producer-Epoch": "of a producer that begins anew, one more",
-        "Producer-Seq": "0, 1, 2 ... in each epoch",
-    },
-    **{
-        handler: {"If-None-Match": "the ETag of what is there already"}
-        for handler in ("records.read", "page.page", "page.file", "durable.read")
-    },
-}
-# Statuses without an error, besides 200.
-STATUSES: Final[dict[str, dict[str, str]]] = {
-    **{
-        handler: {"201": "it was created"}
-        for handler in (
-            "topics.create", "groups.create", "queues.create", "routes.define", "stages.stage",
-            "access.ticket", "watch.make", "durable.create",
-        )
-    },
-    **{
-        handler: {"304": "it is as it was"}
-        for handler in ("records.read", "page.page", "page.file")
-    },
-    "durable.append": {"204": "it is there"},
-    "durable.read": {"204": "nothing came", "304": "it is as it was"},
-    "durable.delete": {"204": "it is deleted"},
-}  # fmt: skip
-EXAMPLES: Final[dict[str, Any]] = {
-    "Records": {"records": [{"value": "hello", "key": "user-7", "tag": "greeting"}]},
-    "Options": {"ttl": "7d", "durability": "fsync"},
-    "Event": {
-        "specversion": "1.0",
-        "id": "1",
-        "source": "/shop",
-        "type": "order",
-        "data": {"n": 1},
-    },
-}
 _EVERYWHERE: Final = (
     "invalid_request", "request_timeout", "misdirected", "forbidden", "headers_too_large",
     "internal", "not_ready", "shutting_down", "too_many_connections",
@@ -265,7 +148,8 @@ def _responses(route: Route, known: Known) -> dict[str, Any]:
 
 
 def _success(route: Route, known: Known) -> dict[str, Any]:
-    told: dict[str, Any] = {"description": route.says, "headers": _ANSWER_HEADERS}
+    more = {name: _header(says) for name, says in ANSWERED.get(route.handler, {}).items()}
+    told: dict[str, Any] = {"description": route.says, "headers": {**_ANSWER_HEADERS, **more}}
     if route.streams and route.offers == (JSON,):
         told["content"] = {EVENTS: {"schema": {"type": "string"}}}
         return told

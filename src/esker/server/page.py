@@ -15,8 +15,6 @@ from esker.console import Asset, asset, import_map_hash
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
 
-HTML: Final = "text/html"
-OFFERS: Final = ("text/javascript", "text/css", "image/svg+xml")
 POLICY: Final = "; ".join(
     (
         "default-src 'self'",
@@ -54,7 +52,7 @@ def _reply(call: Call, name: str) -> Reply:
         ("cross-origin-opener-policy", "same-origin"),
     )  # fmt: skip
     media = f"{found.media}; charset=utf-8"
-    if call.headers.get("if-none-match") == found.etag:
+    if call.has(found.etag):
         return Reply(b"", 304, media=media, headers=headers)
     return Reply(found.body, media=media, headers=headers)
 

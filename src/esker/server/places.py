@@ -11,7 +11,7 @@ from esker.engine.reader import count_records, earliest_of, find_time
 from esker.engine.topic import Topic
 from esker.errors import InvalidOption
 from esker.server import codec, wire
-from esker.server.call import Call, Reply
+from esker.server.call import Call, Disconnected, Reply
 from esker.server.faults import Fault
 
 
@@ -86,12 +86,22 @@ async def tail(call: Call) -> Reply:
     waiting = await call.app.run(lambda store: steps(_existing(store[name])))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + body.wait
-    while True:
-        found = await call.app.run(lambda store: ends(_existing(store[name])))
-        moved = any(found[shard] > cursors[shard] for shard in cursors)
-        if moved or loop.time() >= deadline or call.app.stopping.is_set():
-            return Reply(wire.Ends(name, {str(shard): end for shard, end in found.items()}))
-        await call.app.store[name]._wait(waiting, min(deadline, loop.time() + 1.0))
+    gone = loop.create_task(call.gone())
+    stopping = loop.create_task(call.app.stopping.wait())
+    try:
+        while True:
+            found = await call.app.run(lambda store: ends(_existing(store[name])))
+            moved = any(found[shard] > cursors[shard] for shard in cursors)
+            if moved or loop.time() >= deadline or stopping.done():
+                return Reply(wire.Ends(name, {str(shard): end for shard, end in found.items()}))
+            news = loop.create_task(call.app.store[name]._wait(waiting, deadline))
+            await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            if gone.done():
+                raise Disconnected
+    finally:
+        gone.cancel()
+        stopping.cancel()
 
 
 async def sync(call: Call) -> Reply:

@@ -28,6 +28,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
@@ -49,6 +50,7 @@ LINGERS: Final = 1.0  # seconds that a refused client has to take its answer
 RATE_AFTER: Final = 5.0  # seconds of a body, or of an answer, before its rate is looked at
 FRAMING: Final = 64 << 10  # bytes of chunk sizes that are granted whatever the chunks carry
 HIGH_WATER: Final = 256 << 10  # of a body that nobody has read yet
+COPIED: Final = 64 << 10  # bytes that are rather put together than sent in pieces
 EXCESS: Final = 64  # connections above the limit that are told why; others are just closed
 BAD: Final = "this is not a request of HTTP/1.1"
 
@@ -297,10 +299,14 @@ class Wire(HttpToolsProtocol):
         self.written += len(data)
         self.transport.write(data)
 
-    def write_both(self, head: bytes, body: bytes) -> None:
-        """Send these with one call, without putting them together."""
-        self.written += len(head) + len(body)
-        self.transport.writelines((head, body))
+    def write_all(self, pieces: Sequence[Any]) -> None:
+        """Send these with one call; what is long is not copied for it."""
+        size = sum(map(len, pieces))
+        self.written += size
+        if size > COPIED:
+            self.transport.writelines(pieces)
+        else:
+            self.transport.write(b"".join(pieces))
 
     def refuse(self, fault: Fault) -> None:
         """Answer with an error from here, and close."""
@@ -415,11 +421,8 @@ def _late(what: str, seconds: float) -> Fault:
 
 def head_of(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
     """Status line and headers; never more of them than there are, whatever they hold."""
-    parts = [STATUS_LINE[status]]
-    for name, value in headers:
-        parts += (name, b": ", value, b"\r\n")
-    parts.append(b"\r\n")
-    head = b"".join(parts)
+    told = [b"%b: %b\r\n" % header for header in headers]
+    head = b"".join((STATUS_LINE[status], *told, b"\r\n"))
     lines = len(headers) + 2
     if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
         raise ValueError("a header of an answer holds a line break")
@@ -532,15 +535,12 @@ class Exchange:
         status: int = message["status"]
         headers = wire.server_state.default_headers + list(message.get("headers", ()))
         bare = status in (204, 304) or self.scope["method"] == "HEAD"
-        length = False
-        for name, value in headers:
-            if name == b"content-length":
-                length = True
-            elif name == b"connection" and value == b"close":
-                self.keep_alive = False
-        if wire.phase == BODY or wire.stopping.is_set():
+        given = dict(headers)
+        length = b"content-length" in given
+        closes = given.get(b"connection") == b"close"
+        if closes or wire.phase == BODY or wire.stopping.is_set():
             self.keep_alive = False  # whatever is left of the body is not waited for
-        if not self.keep_alive and (b"connection", b"close") not in headers:
+        if not self.keep_alive and not closes:
             headers.append((b"connection", b"close"))
         # An answer of unknown length to HTTP/1.0 ends with the connection.
         self.chunked = not length and not bare and self.scope["http_version"] == "1.1"
@@ -554,26 +554,23 @@ class Exchange:
         else:
             wire.write(head)
 
-    def _piece(self, body: bytes, more: bool) -> None:
-        wire = self.wire
+    def _piece(self, body: bytes | tuple[Any, ...], more: bool) -> None:
+        """A part of the body, which may itself be in pieces."""
+        pieces = list(body) if isinstance(body, tuple) else [body] if body else []
         if self.scope["method"] == "HEAD":
-            body = b""
+            pieces = []
         if self.chunked:
-            parts = [b"%x\r\n" % len(body), body, b"\r\n"] if body else []
+            if pieces:
+                pieces = [b"%x\r\n" % sum(map(len, pieces)), *pieces, b"\r\n"]
             if not more:
-                parts.append(b"0\r\n\r\n")
-            body = b"".join(parts)
+                pieces.append(b"0\r\n\r\n")
         elif self._head:
-            head, self._head = self._head, b""
-            if len(body) > 1 << 16:
-                wire.write_both(head, body)
-                body = b""
-            else:
-                body = head + body
-        if body:
-            wire.write(body)
+            pieces.insert(0, self._head)
+            self._head = b""
+        if pieces:
+            self.wire.write_all(pieces)
         if not more:
             self.response_complete = True
             if self._news is not None:
                 self._news.set()
-            wire.answered(self.keep_alive)
+            self.wire.answered(self.keep_alive)

@@ -6,19 +6,18 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64
 
 from esker import positions
 from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
 from esker.engine.ranges import DELETED, without_holes
-from esker.engine.reader import end_of
+from esker.engine.reader import earliest_of, end_of
 from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import DataGap, InvalidOption, TopicNotFound
-from esker.format.counters import WORD
 from esker.options import topic_name
 from esker.records import Gap, Record, Span, Spans
 from esker.server import codec, interop, wire
@@ -33,10 +32,6 @@ from esker.storage.sealed import SealedSegment
 
 # A page of sealed records is the same for ever, or until they are deleted.
 STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
-_LAST_WRITE: Final = WORD["last_write_ns"]
-HAND_LOG: Final = 16 << 20  # bytes of a log that is sure to be in memory
-HAND_NS: Final = 60 * 10**9  # if it was written to within this time
-HAND_BYTES: Final = 256 << 10  # of a page that is read on the spot
 CACHED: Final = "private, max-age=86400, immutable"
 LOOKS: Final = 200_000  # records that one call looks at for those that a filter wants
 
@@ -203,7 +198,7 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     view = topic._view(shard)
     end = end_of(view, query.consistency)
     sealed = bool(items) and place < end and place <= _sealed_end(view)
-    return Found(shard, items, place, end, topic.earliest(shard), epoch, sealed)
+    return Found(shard, items, place, end, earliest_of(view), epoch, sealed)
 
 
 async def read(call: Call) -> Reply:
@@ -223,10 +218,12 @@ async def read(call: Call) -> Reply:
         """All of it at once: to change threads costs as much as to read a page."""
         topic = known(store, name)
         found = look(topic, _shard(topic, query.shard), query.start, query)
-        return found if query.wait and not found.items else _page(call, found, media)
+        waits = query.wait and not found.items and not _over(found, query)
+        return found if waits else _page(call, found, media)
 
-    if media == ARROW and _at_hand(call, query):
-        reply = work(call.app.store._store)
+    at_hand = _at_hand(call, query) if media == ARROW else None
+    if at_hand is not None:  # as JSON a page takes many times as long, which others would wait for
+        reply: Found | Reply = _page(call, at_hand, media)
     else:
         reply = await call.app.run(work)
     if isinstance(reply, Found):
@@ -236,28 +233,35 @@ async def read(call: Call) -> Reply:
     return reply
 
 
-def _at_hand(call: Call, query: wire.ReadQuery) -> bool:
-    """Whether a page is in memory, and small: then to ask another thread costs more than to read.
-
-    So it is with what lies in a log that this process writes, if that is short and was written to
-    just now. Only columns are made on the spot: as JSON a page takes many times as long.
-    """
+def _at_hand(call: Call, query: wire.ReadQuery) -> Found | None:
+    """A plain page from an offset on, if no other thread need be asked for it."""
     known = call.app.store._topics.get(call.params["topic"])
     if known is None or not known._topic.ready or not query.start.isdecimal():
-        return False
-    if query.where is not None:  # which may look at far more than it finds
-        return False
-    shards = known._topic._shards
-    number = query.shard or 0
-    if number >= len(shards) or not shards[number].writing:
-        return False
-    shard, start = shards[number], int(query.start)
-    log, counters = shard.active, shard.counters
-    if log is None or counters is None or not log.base <= start < shard.visible:
-        return False
-    since = call.app.clock.now_us() * 1000 - counters.words[_LAST_WRITE]
-    each = log.end // max(1, shard.visible - log.base)
-    return log.end <= HAND_LOG and since < HAND_NS and query.limit * each <= HAND_BYTES
+        return None
+    topic, number = known._topic, query.shard
+    if number is None and topic.shards == 1:
+        number = 0
+    if number is None or number >= topic.shards or not _plain(query):
+        return None
+    batch = topic._at_hand(number, int(query.start), query.limit, query.max_bytes)
+    if batch is None:
+        return None
+    view, behind = topic._shards[number], batch.next_offset
+    return Found(number, [batch], behind, view.visible, earliest_of(view), topic.epoch, False)
+
+
+def _plain(query: wire.ReadQuery) -> bool:
+    """Whether nothing but where and how much is asked for."""
+    return (
+        query.stop is None and query.where is None and query.skip_node is None
+        and query.epoch is None and query.consistency == "eventual"
+    )  # fmt: skip
+
+
+def _over(found: Found, query: wire.ReadQuery) -> bool:
+    """Whether nothing can come any more: it is at the offset before which it is to stop."""
+    stop = query.stop or ""
+    return stop.isdecimal() and found.next >= int(stop)
 
 
 async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
@@ -270,7 +274,9 @@ async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
     gone = loop.create_task(call.gone())
     stopping = loop.create_task(call.app.stopping.wait())
     try:
-        while not found.items and loop.time() < deadline and not stopping.done():
+        while loop.time() < deadline and not (
+            found.items or _over(found, query) or stopping.done()
+        ):
             news = loop.create_task(topic._wait(steps, deadline))
             await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
@@ -342,9 +348,9 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         ]
         records = codec.lines_out(made) if media == NDJSON else msgspec.json.encode(made)
     if found.sealed and not gaps and query.start.isdecimal():
-        tag = f'"{found.epoch:x}-{found.next:x}-{xxh3_64_hexdigest(records)}"'
+        tag = f'"{found.epoch:x}-{found.next:x}-{_digest(records)}"'
         headers += (("etag", tag), ("cache-control", CACHED), ("vary", "accept"))
-        if call.headers.get("if-none-match") == tag:
+        if call.has(tag):
             return Reply(b"", 304, media=media, headers=headers)
     if media != JSON:
         return Reply(records, media=media, headers=headers)
@@ -354,6 +360,14 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         found.epoch, found.next >= found.end,
     )  # fmt: skip
     return Reply(msgspec.json.encode(page), headers=headers)
+
+
+def _digest(records: Any) -> str:
+    """The hash of a page, which may be in pieces."""
+    hashed = xxh3_64()
+    for piece in records if isinstance(records, tuple) else (records,):
+        hashed.update(piece)
+    return hashed.hexdigest()
 
 
 # ---- deleting --------------------------------------------------------------------------------

@@ -10,11 +10,13 @@ a test on either side of its edge.
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from esker.errors import InvalidOption, nearest
 from esker.options import COLD_CACHE_BYTES, duration_us, size_bytes
@@ -23,6 +25,9 @@ from esker.storage.files import SYSTEM_FILES, content_of, real_path
 PREFIX: Final = "ESKER_"
 PORT: Final = 4117
 FILE_MAX: Final = 1 << 20  # bytes of the file of settings
+Some = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+OTHERS: Final = {PREFIX + name for name in ("CONFIG", "DATA", "KEY", "PROFILE", "URL")}  # not ours
 PROFILES: Final = "profile"  # tables of the same file, which are for the command line
 
 
@@ -46,26 +51,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     read_only: bool = False  # nothing is changed by a call, whatever its key may do
     console: bool = True  # whether there is a page for browsers at /
     # limits
-    header_bytes: int = 16 << 10
-    header_count: int = 64
-    line_bytes: int = 8 << 10
-    body_bytes: int = 8 << 20
-    stage_bytes: int = 1 << 30  # of a staged stream, which is not held in memory
-    batch_records: int = 10_000
-    json_depth: int = 32  # levels of a body
-    header_seconds: float = 10.0
-    body_seconds: float = 30.0
+    header_bytes: Some = 16 << 10
+    header_count: Some = 64
+    line_bytes: Some = 8 << 10
+    body_bytes: Some = 8 << 20
+    stage_bytes: Some = 1 << 30  # of a staged stream, which is not held in memory
+    batch_records: Some = 10_000
+    json_depth: Some = 32  # levels of a body
+    header_seconds: Seconds = 10.0
+    body_seconds: Seconds = 30.0
     body_rate: int = 1 << 10  # bytes a second, at the least
-    idle_seconds: float = 15.0
-    connections: int = 1_000
-    streams: int = 200
-    key_calls: int = 64  # under way at once, for each key
-    key_rate: float = 0.0  # calls a second for each key; 0 is no limit
-    key_jobs: int = 10_000  # in hand at once, for each key; who needs none is one
-    topics: int = 10_000
+    idle_seconds: Seconds = 15.0
+    connections: Some = 1_000
+    streams: Some = 200
+    key_calls: Some = 64  # under way at once, for each key
+    key_rate: Annotated[float, Meta(ge=0)] = 0.0  # calls a second for each key; 0 is no limit
+    key_jobs: Some = 10_000  # in hand at once, for each key; who needs none is one
+    topics: Some = 10_000
     wait_seconds: float = 30.0  # the longest wait of a long poll
-    members: int = 1_000  # of groups, at the other end of a wire
-    session_seconds: float = 60.0  # a member that was not heard of for so long has lost its shards
+    members: Some = 1_000  # of groups, at the other end of a wire
+    session_seconds: Seconds = (
+        60.0  # a member that was not heard of for so long has lost its shards
+    )
     grace: float = 5.0  # from a signal to the end
     # what it says
     log: Literal["text", "json"] = "text"  # on standard error
@@ -73,9 +80,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     access_log: bool = False  # a line for each call
     # delivery
     priorities: tuple[str, ...] = ()  # of topics: pattern=number, from -1000 to 1000
-    append_queue: int = 256  # appends under way, beyond which a saturated server refuses more
-    heartbeat_seconds: float = 15.0  # between two signs of life on a stream
-    stall_seconds: float = 30.0  # for which a client of a stream may take nothing at all
+    append_queue: Some = 256  # appends under way, beyond which a saturated server refuses more
+    heartbeat_seconds: Seconds = 15.0  # between two signs of life on a stream
+    stall_seconds: Seconds = 30.0  # for which a client of a stream may take nothing at all
 
     # the store: see docs/options.md
     linger: float = 0.02
@@ -155,17 +162,31 @@ def _take(given: dict[str, Given], name: str, value: Any, source: str) -> None:
 def _parse(name: str, value: Any, source: str) -> Any:
     """A setting of a file or of the environment as what it is: "8MiB", "30s", "a,b"."""
     kind = {field.name: field.type for field in msgspec.structs.fields(Settings)}[name]
+    meant = value
     try:
         if name in _BYTES and isinstance(value, str):
-            return size_bytes(value, name)
-        if name in _SECONDS and isinstance(value, str):
-            return duration_us(value, name) / 1e6
-        if kind == tuple[str, ...]:
+            meant = size_bytes(value, name)
+        elif name in _SECONDS and isinstance(value, str):
+            meant = duration_us(value, name) / 1e6
+        elif kind == tuple[str, ...]:
             parts = value.split(",") if isinstance(value, str) else value
-            return tuple(str(part).strip() for part in parts if str(part).strip())
-        return msgspec.convert(value, kind, strict=False)
+            meant = tuple(str(part).strip() for part in parts if str(part).strip())
+        return msgspec.convert(meant, kind, strict=False)
+    except InvalidOption as problem:
+        raise InvalidOption(f"{source}: {problem}") from None
     except (msgspec.ValidationError, TypeError, ValueError) as problem:
         raise InvalidOption(f"{source}: {name}={value!r}: {problem}") from None
+
+
+def strays(environment: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings and are none: a slip of the pen, which changes nothing."""
+    known = [PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)]
+    found = []
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known and name not in OTHERS:
+            meant = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+            found += [f"{name} is no setting; {each} is one" for each in meant]
+    return found
 
 
 def file_settings(path: str) -> dict[str, Any]:

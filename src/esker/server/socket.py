@@ -56,10 +56,10 @@ async def plain(call: Call) -> Reply:
     )  # fmt: skip
 
 
-async def refuse(reply: Reply, receive: Receive, send: Send) -> None:
+async def refuse(reply: Reply, request: str, receive: Receive, send: Send) -> None:
     """No WebSocket, but an answer of HTTP that says why."""
     await receive()
-    headers = [(b"content-type", reply.media.encode())]
+    headers = [(b"content-type", reply.media.encode()), (b"esker-request", request.encode())]
     headers += [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     await send(
         {"type": "websocket.http.response.start", "status": reply.status, "headers": headers}
@@ -193,6 +193,7 @@ class Talk:
             else:
                 async with app.room(name):  # the first record of a topic makes it
                     span = await self._append(message, body)
+        app.rooms.desks.ring(name)
         spans = list(span) if isinstance(span, Spans) else [span]
         told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
         return Answer("ack", topic=name, count=sum(each.count for each in told), spans=told)
@@ -200,14 +201,16 @@ class Talk:
     async def _append(self, message: Publish, body: bytes | None) -> Span | Spans:
         app, settings = self._call.app, self._call.app.settings
         topic = app.store[message.topic]
+        key = message.idempotency_key
         if body is not None:
-            if message.idempotency_key is not None:
-                raise Fault("invalid_request", "an idempotency key does not go with Arrow")
             table = await app.run(lambda _: arrow_in(body, settings.body_bytes))
-            return await topic.append_arrow(table, message.wait)
-        records = codec.records_in(message.records, settings.batch_records)
+            if key is None:
+                return await topic.append_arrow(table, message.wait)
+            records = await app.run(lambda _: codec.records_of(table))
+        else:
+            records = codec.records_in(message.records, settings.batch_records)
         given = [each if isinstance(each, Record) else Record(each) for each in records]
-        return await topic.append_many(given, message.wait, message.idempotency_key)
+        return await topic.append_many(given, message.wait, key)
 
     def _allow(self, scope: Any, names: list[str]) -> None:
         principal = self._call.principal

@@ -16,6 +16,7 @@ handlers.py knows them all.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -84,7 +85,7 @@ ROOMS: Final[tuple[Route, ...]] = (
     Route("DELETE", GROUP, "consume", "groups.forget", "Forget a group", TOPIC,
           reply=rooms.Forgotten),
     Route("POST", GROUP + "/poll", "consume", "groups.poll", "Records for a member of a group",
-          TOPIC, body=rooms.Poll, reply=rooms.Polled),
+          TOPIC, body=rooms.Poll, reply=rooms.Polled, offers=(JSON, ARROW)),
     Route("POST", GROUP + "/ack", "consume", "groups.ack", "What was delivered is done with", TOPIC,
           body=rooms.Acks, reply=rooms.Acked),
     Route("POST", GROUP + "/seek", "consume", "groups.seek", "Put a group somewhere else", TOPIC,
@@ -295,8 +296,12 @@ class Table:
 
 def params(route: Route, given: list[str]) -> dict[str, str]:
     """What stands in the path for each of its names."""
-    names = [part[1:-1] for part in route.parts if part.startswith("{")]
-    return dict(zip(names, given, strict=True))
+    return dict(zip(_names_of(route.path), given, strict=True)) if given else {}
+
+
+@cache
+def _names_of(path: str) -> tuple[str, ...]:
+    return tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
 
 
 def names_in(value: Any, path: str) -> Iterator[str]:

@@ -11,8 +11,8 @@ Events:
     gap             {"topic", "shard", "first", "last", "reason", "missed"}: what is not there any
                     more; `recreated` if the topic was deleted and made anew
     caught-up       {"topic", "shard", "next"}: from here on records come as they are appended
-    topic-deleted   {"topic", "shard", "next"}; if there is a topic of this name again it is
-                    watched from its beginning
+    topic-deleted   {"topic", "shard", "next"}, now or while nobody watched; if there is a topic of
+                    this name again it is watched from its beginning
     lagging         {"frames"}: the client did not take what came; nothing is lost, it goes on
                     from where it was, by reading
     error           {"code", "message"}: the stream ends
@@ -24,15 +24,17 @@ out and nothing comes twice. A comment every 15 seconds keeps the connection ali
 
 For more topics than fit into a URL: `POST /v1/watch` with `{"topics": {"orders": {"start":
 "earliest"}, ...}}` gives an id, and `GET /v1/watch/{id}` is the stream. The id is for whoever made
-it, and is forgotten five minutes after nobody uses it.
+it, and is forgotten when no stream of it was open for five minutes, and when the server ends.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from esker.clock import Clock
 from esker.options import topic_name
 from esker.server import cursor, wire_live
 from esker.server.call import Call, Receive, Reply, Send
@@ -40,7 +42,7 @@ from esker.server.codec import EVENTS
 from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.frames import Lens
-from esker.server.hub import SHARDS_MAX, Hub
+from esker.server.hub import SHARDS_MAX
 from esker.server.stream import EventStream
 from esker.server.wire_live import TOPICS_MAX, WatchTopic
 
@@ -58,38 +60,75 @@ class Session(NamedTuple):
     topics: Mapping[str, WatchTopic]
     lens: Lens
     lenient: bool
+    cursor: str | None = None
+
+
+class _Kept:
+    """A session, how many streams of it are open, and how long it is kept when there are none."""
+
+    __slots__ = ("session", "streams", "until")
+
+    def __init__(self, session: Session, until: float) -> None:
+        self.session = session
+        self.streams = 0
+        self.until = until
+
+    def over(self, now: float) -> bool:
+        return not self.streams and self.until < now
 
 
 class Sessions:
     """What was asked for by POST, until nobody wants it any more."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Session, float]] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, _Kept] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, session: Session, now: float) -> str:
+    def add(self, session: Session) -> str:
         """Remember it; a name for it that nobody guesses."""
-        for name in [name for name, (_, until) in self._known.items() if until < now]:
+        now = self._clock.monotonic()
+        for name in [name for name, kept in self._known.items() if kept.over(now)]:
             del self._known[name]
-        mine = sum(each.owner == session.owner for each, _ in self._known.values())
-        if len(self._known) >= SESSIONS_MAX or mine >= SESSIONS_OF_ONE:
-            raise Fault(
-                "throttled", "too many watches are waiting to be used",
-                headers=(("retry-after", "1"),),
-            )  # fmt: skip
+        mine = sum(kept.session.owner == session.owner for kept in self._known.values())
+        for count, most in ((mine, SESSIONS_OF_ONE), (len(self._known), SESSIONS_MAX)):
+            if count >= most:
+                raise Fault(
+                    "throttled", f"{most} watches are waiting to be used",
+                    detail={"limit": "watches", "max": most}, headers=(("retry-after", "1"),),
+                )  # fmt: skip
         name = secrets.token_urlsafe(16)
-        self._known[name] = (session, now + TTL_SECONDS)
+        self._known[name] = _Kept(session, now + TTL_SECONDS)
         return name
 
-    def find(self, name: str, owner: str, now: float) -> Session:
+    def find(self, name: str, owner: str) -> Session:
         """What was meant by that name; it is kept for another while."""
-        session, until = self._known.get(name, (None, 0.0))
-        if session is None or session.owner != owner or until < now:
-            raise Fault("not_found", "there is no such watch; POST /v1/watch makes one")
-        self._known[name] = (session, now + TTL_SECONDS)
-        return session
+        now = self._clock.monotonic()
+        kept = self._known.get(name)
+        if kept is None or kept.session.owner != owner or kept.over(now):
+            raise Fault(
+                "not_found",
+                "there is no such watch; POST /v1/watch makes one, and takes the last id of the "
+                "former one as cursor",
+            )
+        kept.until = now + TTL_SECONDS
+        return kept.session
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[None]:
+        """While a stream of it is open; from its end on it is kept for who comes back."""
+        kept = self._known.get(name)
+        if kept is None:  # it is a watch that was said in a query
+            yield
+            return
+        kept.streams += 1
+        try:
+            yield
+        finally:
+            kept.streams -= 1
+            kept.until = self._clock.monotonic() + TTL_SECONDS
 
 
 async def watch(call: Call) -> Reply:
@@ -99,38 +138,38 @@ async def watch(call: Call) -> Reply:
     if len(names) > TOPICS_MAX:
         raise Fault("invalid_request", f"{len(names)} topics; at most {TOPICS_MAX} in one stream")
     wanted = {name: WatchTopic(start=query.start, shard=query.shard) for name in names}
-    session = Session(call.principal.id, wanted, query.lens("sse"), query.lenient)
-    return await _stream(call, session, query.cursor)
+    session = Session(call.principal.id, wanted, query.lens("sse"), query.lenient, query.cursor)
+    return await _stream(call, session)
 
 
 async def make(call: Call) -> Reply:
     """Say what is to be watched; the answer is where."""
     body: wire_live.Watch = call.body
-    session = Session(call.principal.id, body.topics, body.lens("sse"), body.lenient)
+    session = Session(call.principal.id, body.topics, body.lens("sse"), body.lenient, body.cursor)
+    cursor.places(body.cursor or "")  # what is wrong with it is told now
     for name in session.topics:  # those that are not there are told now, not later
         topic_name(name)  # and what can never be there is not kept
         if not session.lenient:
             await call.app.run(lambda store, name=name: store[name].shards)  # type: ignore[misc]
-    made = call.app.sessions.add(session, call.app.clock.monotonic())
+    made = call.app.sessions.add(session)
     return Reply(wire_live.Watching(made, f"/v1/watch/{made}", TTL_SECONDS), 201)
 
 
 async def attach(call: Call) -> Reply:
     """The stream of a watch that was made."""
     app, principal = call.app, call.principal
-    session = app.sessions.find(call.params["id"], principal.id, app.clock.monotonic())
+    session = app.sessions.find(call.params["id"], principal.id)
     for name in session.topics:
         if not principal.may("read", name):
             raise Fault("forbidden", "the key is not for topics of this name")
     return await _stream(call, session, call.query.cursor)
 
 
-async def _stream(call: Call, session: Session, given: str | None) -> Reply:
+async def _stream(call: Call, session: Session, given: str | None = None) -> Reply:
     call.accepts(EVENTS)
-    last = call.headers.get("last-event-id") or given or ""
+    last = call.headers.get("last-event-id") or given or session.cursor or ""
     places = cursor.places(last)
     hub = call.app.hub
-    room(hub)
     spots: list[Spot] = []  # before the head of the answer: a topic that is not there is a 404
     for name, how in session.topics.items():
         spots += await hub.find(
@@ -143,21 +182,12 @@ async def _stream(call: Call, session: Session, given: str | None) -> Reply:
         stream = EventStream(call.principal, send)
         hub.join(stream)
         try:
-            await stream.put(RETRY)
-            hub.watch(stream, spots, session.lens)
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            with call.app.sessions.open(call.params.get("id", "")):
+                await stream.put(RETRY)
+                hub.watch(stream, spots, session.lens)
+                while (await receive())["type"] != "http.disconnect":
+                    pass
         finally:
             hub.leave(stream)
 
     return Reply(media=EVENTS, headers=_HEADERS, serve=serve)
-
-
-def room(hub: Hub) -> None:
-    """Refuse a stream if there are too many."""
-    limit = hub.app.settings.streams
-    if len(hub.streams) >= limit:
-        raise Fault(
-            "throttled", f"{limit} streams are open, and no more are taken",
-            detail={"limit": "streams", "max": limit}, headers=(("retry-after", "1"),),
-        )  # fmt: skip

@@ -57,6 +57,7 @@ class WatchTopic(Given):
 class Watch(View, kw_only=True):
     topics: Annotated[dict[str, WatchTopic], Meta(min_length=1, max_length=TOPICS_MAX)]
     lenient: bool = False
+    cursor: Cursor | None = None  # where a stream begins that says no place itself
 
 
 class Watching(Struct):

@@ -23,6 +23,7 @@ from esker.server.wire import (
 
 Member = Annotated[str, Meta(min_length=1, max_length=128)]
 Duration = float | Annotated[str, Meta(max_length=32)]
+RECORDS = {"type": "array", "items": {"$ref": "#/components/schemas/RecordIn"}}
 Many = Annotated[int, Meta(ge=1, le=10_000)]
 
 
@@ -215,7 +216,7 @@ class QueueMade(Struct):
 class Jobs(Given):
     """Jobs to put: records as those of an append. Delay, time and priority are for all of them."""
 
-    jobs: msgspec.Raw
+    jobs: Annotated[msgspec.Raw, Meta(extra_json_schema=RECORDS)]
     delay: Duration = 0.0
     at: Annotated[int, Meta(ge=0, le=1 << 61)] | None = None
     priority: Annotated[int, Meta(ge=0, le=63)] = 0

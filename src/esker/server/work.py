@@ -6,6 +6,7 @@
     event: lost         its lease ran out before it was settled, or it was taken back; it is not
                         this worker's any more
     event: error        something that the queue told: a gap, a failure; then the stream ends
+    event: bye          the server stops; come back
     : heartbeat         now and then, so that a connection that is dead is found out
 
 A job counts as in hand until it is acked, nacked or released, or its lease is lost. While its key
@@ -113,6 +114,8 @@ class Stream:
                         yield event("job", self._told(job))
                 if not done:
                     yield b": heartbeat\n\n"
+            if not gone.done():
+                yield event("bye", {"reason": "the server stops"})
         finally:
             await asyncio.shield(asyncio.ensure_future(self._end(gone, stopping, claiming)))
 

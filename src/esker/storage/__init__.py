@@ -10,6 +10,7 @@
     hole.py       where a repair has put on record that records are lost
     scan.py       walks frames and says how the walk ended: clean, torn, corrupt
     merge.py      many small frames into few large ones
+    given.py      a file that is no part of a store, to be read by pyarrow and others
     pieces.py     a new file, written in pieces that the kernel can keep in large pages
     blank.py      a sealed segment once more, without what its deleted records held
     maps.py       mapped sealed files, least recently used let go first; fetched ones, too

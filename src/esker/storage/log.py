@@ -57,6 +57,7 @@ class LogSegment:
         self.file = file
         self.path = file.path
         self.salt = header.salt
+        self.named = True  # whether its name is durable
         self.directory = Directory()
         self.end = fmt.HEADER_SIZE  # position behind the last frame
         self.next_row = 0
@@ -86,6 +87,7 @@ class LogSegment:
         """The same under a name of the caller's choice."""
         file = files.open(path, "create")
         log = cls(header, file)
+        log.named = False
         head, _ = frame.encode_header(
             kind=frame.CONFIG, position=log.end, salt=header.salt, body_size=len(config),
             raw_size=len(config), body_checksum=checksum(config, header.salt),

@@ -29,8 +29,8 @@ import itertools
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from esker.testing.inodes import Folder, Inode, Move, Node, content_digest, put
 
@@ -164,6 +164,11 @@ class _File:
         self.sectors: list[tuple[int, int, list[bytes]]] = []  # which, its choice, its contents
         self.made: dict[tuple[object, ...], tuple[bytes, bytes, bool]] = {}
 
+    @property
+    def decided(self) -> bool:
+        """Whether it is what is on the platter, whatever happens."""
+        return self.page_at < 0 and not self.sectors and len(self.sizes) == 1
+
     def choices(self, first: int) -> Iterator[Choice]:
         """Everything to be decided about this file; `first` is the number of the next choice."""
         inode, path, idle = self.inode, self.path, self.idle
@@ -204,9 +209,13 @@ class _File:
         inode = self.inode
         if self.page_at >= 0:
             which = taken[self.page_at]
-            page = (inode.durable, _half(inode), bytes(inode.cache))[which]
-            return page, content_digest(page), False
-        if not self.sectors and len(self.sizes) == 1:
+            known = self.made.get((which,))
+            if known is None:
+                page = inode.durable if not which else _half(inode) if which == 1 else None
+                page = bytes(inode.cache) if page is None else page
+                known = self.made[which,] = (page, content_digest(page), False)
+            return known
+        if self.decided:
             return inode.durable, inode.digest(), False
         if upto is None:
             size_at = taken[self.size_at] if self.size_at >= 0 else 0
@@ -294,6 +303,7 @@ class Cut:
         self._moves: list[Move] = []
         self._files: dict[Inode, _File] = {}
         self._names: dict[tuple[bool, ...], list[tuple[str, Node]]] = {}
+        self._parts: dict[int, list[tuple[bytes, _File | None]]] = {}  # by a list in `_names`
         self.choices: list[Choice] = []
         places: dict[Move, str] = {}
         self._walk(root, "", set(), places)
@@ -303,8 +313,9 @@ class Cut:
                 idle = all(name in ignore for _, name, _ in move.parts)
                 self.choices.append(Choice("name", places[move], (move.time,), idle))
         of_files: list[Choice] = []
-        for file in self._files.values():
-            of_files += file.choices(len(self.choices) + len(of_files))
+        for inode, file in self._files.items():
+            if inode.pending or inode.page is not None:
+                of_files += file.choices(len(self.choices) + len(of_files))
         self.choices += of_files
         if ordered:
             times = {move.time for move in self._moves}
@@ -369,17 +380,31 @@ class Cut:
         upto = self._upto(taken)
         parts: list[bytes] = []
         filled = False
-        for path, node in self._named(taken, upto):
-            if isinstance(node, Folder):
-                parts.append(path.encode())
-                continue
-            file = self._files[node]
-            if file.idle:
-                continue
-            _, digest, part = file.content(taken, filling, self._graves, upto)
-            filled = filled or part
-            parts.append(path.encode() + digest)
+        for part, file in self._parts_of(taken, upto):
+            if file is not None:
+                _, digest, more = file.content(taken, filling, self._graves, upto)
+                filled = filled or more
+                part += digest
+            parts.append(part)
         return content_digest(b"\n".join(parts)), filled
+
+    def _parts_of(
+        self, taken: Sequence[int], upto: int | None
+    ) -> list[tuple[bytes, _File | None]]:  # fmt: skip
+        """What tells an image from others: of most files all is decided, of the rest the path."""
+        named = self._named(taken, upto)
+        known = self._parts.get(id(named))
+        if known is None:
+            known = self._parts[id(named)] = []
+            for path, node in named:
+                if isinstance(node, Folder):
+                    known.append((path.encode(), None))
+                    continue
+                file = self._files[node]
+                if not file.idle:
+                    head = path.encode()
+                    known.append((head + node.digest(), None) if file.decided else (head, file))
+        return known
 
     def _upto(self, taken: Sequence[int]) -> int | None:
         if not self._ordered:
@@ -433,11 +458,12 @@ class Cut:
                     yield Fate.exact(taken, filling), self._image(taken, filling)[0]
             return
         chance = random.Random(f"telling {seed}")
-        telling = list(self._telling(real))
+        telling = self._telling(real)
         if len(telling) > most:
             telling = chance.sample(telling, most)
-        telling += [Fate(seed * 1000 + number).outcomes(self.choices) for number in range(chances)]
-        for vector in telling:
+        vectors = [make(of) for make, of in telling]
+        vectors += [Fate(seed * 1000 + number).outcomes(self.choices) for number in range(chances)]
+        for vector in vectors:
             taken, filling = self._with_idle(vector, seed), chance.choice(FILLINGS)
             yield Fate.exact(taken, filling), self._image(taken, filling)[0]
 
@@ -456,23 +482,39 @@ class Cut:
                 taken[at] = outcome
             yield taken
 
-    def _telling(self, real: list[int]) -> Iterator[list[int]]:
+    def _telling(self, real: list[int]) -> list[tuple[Callable[[Any], list[int]], Any]]:
+        """How to make each vector that tells something: there are many, and few are made."""
         choices = self.choices
         newest = [len(choice.times) for choice in choices]
-        for corner in CORNERS:
-            yield corner.outcomes(choices)
-        for time in sorted({time for at in real for time in choices[at].times}):
-            yield [bisect_right(choice.times, time) for choice in choices]
-        for at in real:  # a sector alone is not seen without its name and size
-            alone = (NAMES_ONLY if choices[at].kind == "sector" else LOST).outcomes(choices)
-            without = list(newest)
-            alone[at], without[at] = newest[at], 0
-            yield alone
-            yield without
+
+        def until(time: int) -> list[int]:
+            return [bisect_right(choice.times, time) for choice in choices]
+
+        def alone(at: int) -> list[int]:  # a sector alone is not seen without its name and size
+            rule = NAMES_ONLY if choices[at].kind == "sector" else LOST
+            vector = rule.outcomes(choices)
+            vector[at] = newest[at]
+            return vector
+
+        def only(these: tuple[int, ...]) -> list[int]:
+            vector = [0] * len(choices)
+            for at in these:
+                vector[at] = newest[at]
+            return vector
+
+        def without(these: tuple[int, ...]) -> list[int]:
+            vector = list(newest)
+            for at in these:
+                vector[at] = 0
+            return vector
+
+        telling: list[tuple[Callable[[Any], list[int]], Any]]
+        telling = [(corner.outcomes, choices) for corner in CORNERS]
+        times = sorted({time for at in real for time in choices[at].times})
+        telling += [(until, time) for time in times]
+        for at in real:
+            telling += [(alone, at), (without, (at,))]
         names = [at for at in real if choices[at].kind == "name"]
         for pair in itertools.combinations(names, 2):
-            both, neither = [0] * len(choices), list(newest)
-            for at in pair:
-                both[at], neither[at] = newest[at], 0
-            yield both
-            yield neither
+            telling += [(only, pair), (without, pair)]
+        return telling

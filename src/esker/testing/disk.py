@@ -255,7 +255,8 @@ class SimulatedDisk:
                 self.trace.append(made)
             if self.watch is not None:
                 self.watch(made, "before")
-            self._stop_here("before")
+            if self._stop is not None:
+                self._stop_here("before")
         elif self.trace is not None:
             self.trace.append(Call(self.changes, call, path, size, position, to))
         self._struck = None
@@ -284,7 +285,8 @@ class SimulatedDisk:
         if call is not None:
             if self.watch is not None:
                 self.watch(call, "after")
-            self._stop_here("after")
+            if self._stop is not None:
+                self._stop_here("after")
 
     def _stop_here(self, when: When) -> None:
         if self._stop == (self.changes, when):
@@ -371,11 +373,11 @@ class SimulatedDisk:
         node = self._find(path)
         if node is None:
             return []
-        return [*self._folder(path, "list").entries]
+        return [*(node if isinstance(node, Folder) else self._folder(path, "list")).entries]
 
     def kind(self, path: str) -> str:
         self._enter("kind", path)
-        node = self._find(path)
+        node = self._paths.get(path) or self._find(path)
         return "" if node is None else "dir" if isinstance(node, Folder) else "file"
 
     def lock(self, path: str, note: str, *, wait: bool = False) -> SimulatedLock | Holder:
@@ -472,7 +474,7 @@ class SimulatedDisk:
         return node
 
     def _inode(self, path: str, doing: str) -> Inode:
-        node = self._find(path)
+        node = self._paths.get(path) or self._find(path)
         if node is None:
             raise told(FileNotFoundError(errno.ENOENT, "No such file or directory"), doing, path)
         if isinstance(node, Folder):
@@ -480,7 +482,7 @@ class SimulatedDisk:
         return node
 
     def _folder(self, path: str, doing: str) -> Folder:
-        node = self._find(path)
+        node = self._paths.get(path) or self._find(path)
         if node is None:
             raise told(FileNotFoundError(errno.ENOENT, "No such file or directory"), doing, path)
         if isinstance(node, Inode):

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from esker.engine.intake import timestamp_of
 from esker.errors import EskerError, InvalidOption, InvalidRecord, nearest
 from esker.format.columns import HEADER_TYPE
-from esker.spark.jobs.portable import STAMP, TEXT, In
+from esker.spark.jobs.portable import STAMP, TEXT
+from esker.storage.given import Given
 
 PIECE: Final = 8 << 20  # bytes of a text file that are read at once
 ROWS: Final = 16_384  # of a batch
@@ -65,7 +66,7 @@ class Bad:
 
 def records(path: str, how: How, bad: Bad) -> Iterator[Any]:
     """The records of a file, in order."""
-    source = In(path)
+    source = Given(path)
     try:
         for lines, batch in _KINDS[how.format](source, how, bad):
             if batch.num_rows:
@@ -82,21 +83,21 @@ Batches = Iterator[tuple[list[int] | range, Any]]
 """Batches of a file's own columns, each with the numbers of its lines or rows."""
 
 
-def _parquet(source: In, _: How, __: Bad) -> Batches:
+def _parquet(source: Given, _: How, __: Bad) -> Batches:
     row = 1
     for batch in pq.ParquetFile(pa.PythonFile(source, "r")).iter_batches(ROWS):
         yield range(row, row + batch.num_rows), batch
         row += batch.num_rows
 
 
-def _arrow(source: In, _: How, __: Bad) -> Batches:
+def _arrow(source: Given, _: How, __: Bad) -> Batches:
     row = 1
     for batch in _ipc(source):
         yield range(row, row + batch.num_rows), batch
         row += batch.num_rows
 
 
-def _ipc(source: In) -> Iterator[Any]:
+def _ipc(source: Given) -> Iterator[Any]:
     magic = source.read(6)
     source.seek(0)
     if magic != b"ARROW1":
@@ -110,7 +111,7 @@ def _ipc(source: In) -> Iterator[Any]:
 # ---- text ------------------------------------------------------------------------------------
 
 
-def _csv(source: In, _: How, bad: Bad) -> Batches:
+def _csv(source: Given, _: How, bad: Bad) -> Batches:
     """All cells as text: a type that is guessed could change from file to file."""
     refused: list[Any] = []
 
@@ -154,7 +155,7 @@ def _csv(source: In, _: How, bad: Bad) -> Batches:
         bad.add(each.number, f"{each.actual_columns} columns, not {each.expected_columns}")
 
 
-def _json_lines(source: In, how: How, bad: Bad) -> Batches:
+def _json_lines(source: Given, how: How, bad: Bad) -> Batches:
     """Lines of a piece as columns of what was between the colons; types come later."""
     kept: list[dict[str, msgspec.Raw]] = []
     lines: list[int] = []
@@ -197,7 +198,7 @@ def _columns(kept: list[dict[str, msgspec.Raw]], texts: list[bytes], how: How) -
     return pa.record_batch({**columns, LINE: pa.array(texts, pa.binary())})
 
 
-def _lines(source: In) -> Iterator[bytes]:
+def _lines(source: Given) -> Iterator[bytes]:
     rest: list[bytes] = []
     while data := source.read(PIECE):
         first, *more = data.split(b"\n")
@@ -210,7 +211,7 @@ def _lines(source: In) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
-_KINDS: Final[dict[str, Callable[[In, How, Bad], Batches]]] = {
+_KINDS: Final[dict[str, Callable[[Given, How, Bad], Batches]]] = {
     "parquet": _parquet,
     "arrow": _arrow,
     "csv": _csv,

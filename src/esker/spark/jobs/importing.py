@@ -25,11 +25,12 @@ from esker.format.commit import Ticket
 from esker.spark import sink
 from esker.spark.jobs import portable
 from esker.spark.jobs.foreign import BAD_NAMED, Bad, How, records
-from esker.spark.jobs.portable import MARKER, In, Marker
+from esker.spark.jobs.portable import MARKER, Marker
 from esker.spark.jobs.running import Progress, Teller, in_rounds
 from esker.spark.sink import Target, application
 from esker.spark.source import local_path
 from esker.storage.files import SYSTEM_FILES, absolute, join, modified_ns
+from esker.storage.given import Given
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -179,7 +180,7 @@ def _marker(path: str) -> Marker | None:
     """What an export says; None if another program made the directory."""
     if SYSTEM_FILES.kind(path) != "file":
         return None
-    source = In(path)
+    source = Given(path)
     try:
         return msgspec.json.decode(source.read(), type=Marker)
     except msgspec.MsgspecError:
@@ -208,7 +209,7 @@ def _target(root: str, topic: str, shards: int | None, files: list[str]) -> Targ
     with open_store(root, mode="r") as store:
         known = [f"topic {store[topic]._existing().id}"]
     for path in files:
-        source = In(path)
+        source = Given(path)
         known.append(f"{path}\n{source.size}\n{modified_ns(path)}")
         source.close()
     name = "import " + sha256("\n\n".join(known).encode("utf-8", "surrogateescape")).hexdigest()

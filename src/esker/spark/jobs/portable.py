@@ -124,45 +124,6 @@ class Out:
             self._file.close()
 
 
-class In:
-    """A file that pyarrow reads from."""
-
-    closed = False
-
-    def __init__(self, path: str) -> None:
-        self._file: File = SYSTEM_FILES.open(path, "r")
-        self.size = self._file.size()
-        self._at = 0
-
-    def read(self, size: int | None = -1) -> bytes:
-        count = self.size - self._at if size is None or size < 0 else size
-        data = self._file.read(self._at, max(0, min(count, self.size - self._at)))
-        self._at += len(data)
-        return data
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        self._at = position + (0, self._at, self.size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return True
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._file.close()
-
-
 # ---- writing ---------------------------------------------------------------------------------
 
 

@@ -1,0 +1,54 @@
+"""Errors say what was wrong, and what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.server.asgi import application, call
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "told"),
+    [
+        ("PUT", "/v1/topics/a", {"segmnt_records": 1}, "did you mean 'segment_records'?"),
+        ("PUT", "/v1/queues/q", {"leese": 1}, "did you mean 'lease'?"),
+        ("GET", "/v1/topics/a/records?strat=1", None, "did you mean 'start'?"),
+        ("GET", "/v1/topics/a?bogus=1", None, "unknown field `bogus`"),
+        ("POST", "/v1/watch", {"topics": {"a": {"strat": 1}}}, "`strat` - at `$.topics[...]`"),
+        ("GET", "/v1/topics/nope/records", None, "there is no topic 'nope'"),
+        ("GET", "/v1/watch?topics=there,nope", None, "there is no topic 'nope'"),
+        ("PUT", "/v1/routes/r", {"source": "nope", "destination": "there"}, "no topic 'nope'"),
+    ],
+)
+def test_what_is_wrong_is_named(method: str, path: str, body: Any, told: str) -> None:
+    async def story() -> None:
+        async with application() as app:
+            await call(app, "PUT", "/v1/topics/there", {})
+            where, _, query = path.partition("?")
+            got = await call(app, method, where, body, query=query)
+            assert 400 <= got.status < 500
+            assert told in got.body.decode()
+            assert "there" not in got.body.decode().replace("there is", "")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/topics", "GET, HEAD"),
+        ("HEAD", "/v1/watch", "GET, POST"),  # a stream has no end that could be left out
+        ("POST", "/v1/topics/t", "DELETE, GET, HEAD, PATCH, PUT"),
+        ("HEAD", "/v1/attach", "POST"),
+    ],
+)
+def test_what_a_path_takes_is_told(method: str, path: str, allowed: str) -> None:
+    async def story() -> None:
+        async with application() as app:
+            got = await call(app, method, path)
+            assert (got.status, got.headers["allow"]) == (405, allowed)
+
+    asyncio.run(story())
