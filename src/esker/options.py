@@ -280,7 +280,7 @@ def topic_name(name: object) -> str:
         raise InvalidName(f"a topic name is text, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{name!r} cannot name a topic: 1 to {NAME_MAX} of A-Z a-z 0-9 . _ : - "
+            f"{name!r:.300} cannot name a topic: 1 to {NAME_MAX} of A-Z a-z 0-9 . _ : - "
             "beginning with a letter or a digit"
         )
     return name

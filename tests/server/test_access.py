@@ -228,6 +228,65 @@ def test_a_foreign_name_that_is_there_is_refused_like_one_that_is_not(tmp_path: 
     assert asyncio.run(told_apart(tmp_path)) == []
 
 
+async def buried(folder: Path) -> dict[str, list[Any]]:
+    """What each key is told of the dead letters of a queue, which those of another lie beside."""
+    keys = Keys(folder / "keys")
+    who = {
+        "own": bearer(keys.make(SCOPES, ["t4"])),
+        "both": bearer(keys.make(SCOPES, ["t4", "dead"])),
+        "all": bearer(keys.make(SCOPES)),
+    }
+    told: dict[str, list[Any]] = {}
+    async with application(Settings(keys=keys.save()), folder / "data") as app:
+        store = app.store._store
+        for name in ("t4", "t5"):
+            queue = store.queue(name, dead_letter="dead", max_deliveries=1)
+            queue.put(f"of {name}")
+            queue.nack(queue.claim())
+            queue.tend()
+        for key, headers in who.items():
+            state = await call(app, "GET", "/v1/queues/t4", None, headers)
+            options = msgspec.json.decode(state.body)["options"]
+            got = [
+                await call(app, "GET", "/v1/queues/t4/dead", None, headers),
+                await call(app, "POST", "/v1/queues/t4/dead/requeue", {"reason": "-"}, headers),
+                await call(app, "POST", "/v1/queues/t4/dead/purge", {"reason": "-"}, headers),
+            ]
+            assert (b"of t5" in got[0].body) == (key != "own")
+            told[key] = [options.get("dead_letter"), *(each.status for each in got)]
+    return told
+
+
+def test_dead_letters_are_for_keys_of_the_topic_that_they_lie_in(tmp_path: Path) -> None:
+    assert asyncio.run(buried(tmp_path)) == {
+        "own": [None, 403, 403, 403],
+        "both": ["dead", 200, 200, 200],
+        "all": ["dead", 200, 200, 200],
+    }
+
+
+async def bare(folder: Path) -> tuple[int, list[str]]:
+    """Every route, of a topic and a queue in which there is nothing yet."""
+    count, wrong = 0, []
+    order = sorted(ROUTES, key=lambda route: route.method != "GET")
+    async with application(Settings(), folder / "data") as app:
+        app.store._store.create("empty", shards=2)
+        app.store._store.queue("bare")
+        app.store._store["empty"].group("x1").close()
+        for route, name in itertools.product(order, ("empty", "bare")):
+            count += 1
+            got = await Request(route, name).send(app, {})
+            if got.status in (0, 500):
+                wrong.append(f"{route.method} {route.path} of {name}: {got.status} {got.body!r}")
+    return count, wrong
+
+
+def test_where_there_is_nothing_yet_nothing_fails(tmp_path: Path) -> None:
+    count, wrong = asyncio.run(bare(tmp_path))
+    assert wrong == []
+    assert count > 100
+
+
 async def listing(folder: Path) -> tuple[Any, Any, Any]:
     keys = Keys(folder / "keys")
     some, all_of_them = keys.make(["read"], ["t4", "a."]), keys.make(["read"])

@@ -179,6 +179,8 @@ def test_who_is_changed_begins_anew_and_who_is_not_goes_on(tmp_path: Path) -> No
 
 # Names that hold, or are compared with, what proves a key.
 SECRETS = {
+    "seal",
+    "sealed",
     "hash",
     "hashed",
     "secret",
@@ -211,7 +213,10 @@ def unsafe_comparisons(tree: ast.Module) -> list[int]:
 
 
 def test_secrets_are_compared_in_constant_time_and_in_no_other_way() -> None:
-    for name in ("keys", "tickets", "gate", "app", "access", "audit"):
+    for name in (
+        "keys", "keyfile", "tickets", "gate", "app", "access", "audit", "rooms", "queues",
+        "stages", "watch", "exposure", "protocol",
+    ):  # fmt: skip
         tree = ast.parse((SERVER / f"{name}.py").read_text())
         assert unsafe_comparisons(tree) == [], name
     find = next(
@@ -407,8 +412,11 @@ def test_topics_are_bounded_whoever_makes_them_and_how(tmp_path: Path) -> None:
     assert {each.code for each in got if each.status >= 400} == {"throttled"}
 
 
-def test_watches_that_wait_to_be_used_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SESSIONS_MAX", 20)
+@pytest.mark.parametrize("limit", ["SESSIONS_MAX", "SESSIONS_OF_ONE"])
+def test_watches_that_wait_to_be_used_are_bounded(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, limit, 20)
 
     async def crowd() -> tuple[list[Got], int]:
         async with application() as app:

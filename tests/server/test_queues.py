@@ -18,6 +18,7 @@ import pytest
 import esker
 from esker.server.desk import Desk
 from esker.server.keys import SCOPES, Principal
+from esker.server.rooms import Rooms
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.helpers import HandClock
@@ -212,6 +213,7 @@ def test_what_is_claimed_for_somebody_who_has_gone_is_given_back(tmp_path: Path)
 
             class App:
                 stopping = asyncio.Event()
+                rooms = Rooms(Settings(), b"secret")
 
                 async def run(self, work: Any) -> Any:
                     passing.set()

@@ -432,6 +432,10 @@ def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: C
     assert client.call("POST", "/v1/watch", {"topics": {}}).status == 400
     assert client.get("/v1/watch/nothing").code == "not_found"
     assert client.call("POST", "/v1/watch", {"topics": {"x": {}}, "lenient": True}).status == 201
+    for name in ("../x", "x" * 256, "x" * 1_000_000):  # what is kept is small, for it is kept
+        answer = client.call("POST", "/v1/watch", {"topics": {name: {}}, "lenient": True})
+        assert (answer.status, answer.code) == (400, "invalid_name")
+        assert len(answer.body) < 1_000
 
 
 def test_a_watch_is_for_who_made_it_and_is_forgotten_after_a_while(

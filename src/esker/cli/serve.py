@@ -54,6 +54,7 @@ _TOLD: Final = {
     "streams": "Streams that are open, of all keys.",
     "key_calls": "Calls under way, of each key.",
     "key_rate": "Calls a second of each key. Default: no limit.",
+    "key_jobs": "Jobs in hand, of each key.",
     "topics": "Topics, whoever makes them.",
     "wait_seconds": "The longest wait of a long poll.",
     "members": "Members of groups, at the other end of a wire.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from esker.engine import consumed, intake, tally
 from esker.engine.buffer import CLOSED, Buffer
 from esker.engine.follower import Follower
+from esker.engine.layout import require_dirs
 from esker.engine.reader import View, count_records, earliest_of
 from esker.engine.shard import Shard
 from esker.errors import InvalidOption, InvalidRecord, TopicNotFound, deleted, nearest
@@ -49,6 +50,8 @@ class Handle:
         context = self._store._context
         self._shards = [Shard(context, entry, n) for n in range(entry.options.shards)]
         self._followers = [Follower(context, entry, n) for n in range(entry.options.shards)]
+        if not context.read_only:
+            require_dirs(context.files, [shard.folder for shard in self._shards])
         for shard in self._shards:
             shard.door = self
             context.shards.append(shard)

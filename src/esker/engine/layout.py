@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 
@@ -12,7 +13,7 @@ from esker.format.offsets import Slot
 from esker.format.segment import Owner, misplaced
 from esker.format.state import State
 from esker.storage import scan
-from esker.storage.files import Files, join, size_of
+from esker.storage.files import Files, join, parent, require_dir, size_of
 from esker.storage.log import LogSegment, open_log
 from esker.storage.maps import Maps
 from esker.storage.offsets import OffsetsFile
@@ -22,6 +23,13 @@ from esker.storage.sealed import SealedSegment, sizes_of
 @lru_cache(1024)  # asked for again and again while a store is opened
 def shard_folder(root: str, topic: int, number: int) -> str:
     return join(root, names.TOPICS, names.topic(topic), names.shard(number))
+
+
+def require_dirs(files: Files, folders: Sequence[str]) -> None:
+    """Shards of a topic, and the topic, are written to in their places, and not through a link."""
+    require_dir(files, parent(folders[0]))
+    for folder in folders:
+        require_dir(files, folder)
 
 
 def list_segments(files: Files, folder: str) -> list[names.SegmentName]:

@@ -25,7 +25,13 @@ from typing import Final, NamedTuple
 from esker.engine import survey
 from esker.engine.context import Context
 from esker.engine.findings import CASES, Finding, Recovery, Say
-from esker.engine.layout import cut_cursors, is_clean, list_segments, shard_folder
+from esker.engine.layout import (
+    cut_cursors,
+    is_clean,
+    list_segments,
+    require_dirs,
+    shard_folder,
+)
 from esker.engine.progress import Teller
 from esker.engine.quarantine import quarantine
 from esker.engine.recatalog import recover_catalog
@@ -42,7 +48,7 @@ from esker.format.state import State
 from esker.options import RESERVE_OFFSETS_MAX
 from esker.storage.catalog import CatalogFile
 from esker.storage.counters import Counters
-from esker.storage.files import Files, Holder, base_name, join, size_of
+from esker.storage.files import Files, Holder, base_name, join, require_dir, size_of
 from esker.storage.log import LogSegment
 from esker.storage.marks import newest
 from esker.storage.marks import tidy as tidy_marks
@@ -64,6 +70,8 @@ def recover_store(context: Context, catalog: CatalogFile) -> Recovery:
     report = Recovery()
     files, root = context.files, context.root
     recover_catalog(context, catalog, report)
+    for name in (names.TOPICS, names.JOURNALS, names.STAGING, names.PROCESSES):
+        require_dir(files, join(root, name))
     finish_removals(context, catalog)
     dead_possible = any(
         names.parse_journal(name) for name in files.list(join(root, names.JOURNALS))
@@ -114,6 +122,7 @@ def _recover_all(context: Context, catalog: CatalogFile, report: Recovery) -> No
             if (entry.id, number) not in wanted:
                 continue
             folder = shard_folder(context.root, entry.id, number)
+            require_dirs(files, [folder])
             if not files.kind(folder):
                 continue  # somebody has taken it away; readers are told
             lock = files.lock(join(folder, names.LOCK), context.note)

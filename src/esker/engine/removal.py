@@ -92,7 +92,14 @@ def finish_removals(context: Context, catalog: CatalogFile) -> None:
 
 
 def unlink_tree(files: Files, folder: str) -> None:
-    """Remove a directory and all that is in it. What is left after an error goes another time."""
+    """Remove a directory and all that is in it. What is left after an error goes another time.
+
+    Of a link, and of what else is no directory, the name goes and nothing behind it.
+    """
+    if files.kind(folder) != "dir":
+        with suppress(StorageError):
+            files.unlink(folder)
+        return
     for name in sorted(files.list(folder)):
         path = join(folder, name)
         if files.kind(path) == "dir":

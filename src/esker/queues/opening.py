@@ -26,7 +26,7 @@ from esker.options import (
 )
 from esker.queues.lane import Lane
 from esker.queues.queue import Queue
-from esker.storage.files import join
+from esker.storage.files import join, require_dir
 from esker.storage.leases import load_settings, save_settings
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ def open_queue(store: Store, name: str, **options: Any) -> Queue:
                  store.recovery.findings.append)
             for number in range(topic.shards)
         ]  # fmt: skip
+        if not context.read_only:
+            for place in (folder, *(lane._folder for lane in lanes)):
+                require_dir(context.files, place)
         if known is None or settings != known:
             _save(context, topic, folder, lanes, known, settings)
         queue = Queue(store, topic, folder, settings, lanes)

@@ -27,11 +27,13 @@ disk.
     gate.py       who comes in, how many at once, and how they are put out
     tickets.py    for those who cannot send a key; access.py gives them out
     audit.py      who was refused, and who changed what; logs.py, all else that is said
-    listen.py     sockets and TLS; protocol.py, a connection, its limits and deadlines
+    listen.py     sockets and TLS; protocol.py, a connection, its limits and deadlines;
+      upgraded.py, one that has become a WebSocket
     run.py        start, reload and stop
     topics.py, records.py, places.py, probes.py    the handlers
     groups.py, queues.py, work.py, routes.py, stages.py    those of the rooms above the log;
-      wire_rooms.py, their bodies; rooms.py, members.py, desk.py, what they keep between calls
+      wire_rooms.py, their bodies; rooms.py, members.py, desk.py, hands.py, what they keep between
+      calls
     producers.py  batches that are numbered by who sends them
     interop.py    CloudEvents
     otlp.py       logs of OpenTelemetry

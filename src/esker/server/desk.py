@@ -6,6 +6,10 @@ back a job here, or a moment has passed (other processes put jobs, too, and leas
 thousand who wait cost one look, not a thousand, and no thread is held by who waits. With
 `claim_jitter` a pass waits for company first, as the library does it.
 
+Whoever stands here has a key, and a key may have so many jobs in hand and no more (hands.py). A
+claim that finds its key's hands full is refused, at once or as soon as they are; one that is
+`patient`, a stream of work, waits until there is room.
+
 The desk knows which jobs are in the hands of streams of work (work.py), so that a stream is told
 when one of its jobs was settled by another call.
 """
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from esker.server.app import App
 
 LOOK_SECONDS: Final = 0.025  # between looks for jobs that others put, or that are due again
+LONG_AGO: Final = 1e-6  # by a clock that begins at 0, and where 0 is no time at all
 DESKS_MAX: Final = 1_024  # then those at which nobody stands are cleared away
 
 Place = tuple[int, int, str]  # shard, offset, token
@@ -36,6 +41,8 @@ class _Want(NamedTuple):
     lease: float | str | None
     gaps: Literal["raise", "skip"]
     deadline: float  # by the loop's clock
+    key: str  # who asks
+    patient: bool  # waits for room, too
     got: asyncio.Future[list[Job]]
 
 
@@ -45,6 +52,7 @@ class Desk:
     def __init__(self, app: App, queue: Queue) -> None:
         self.queue = queue
         self._app = app
+        self._hands = app.rooms.hands
         self._waiting: list[_Want] = []
         self._bell = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -60,11 +68,17 @@ class Desk:
         self._bell.set()
 
     async def claim(
-        self, most: int, lease: float | str | None, wait: float, gaps: Literal["raise", "skip"]
-    ) -> list[Job]:
+        self, most: int, lease: float | str | None, wait: float, gaps: Literal["raise", "skip"],
+        key: str = "", *, patient: bool = False,
+    ) -> list[Job]:  # fmt: skip
         """Jobs, as soon as there are any; none if that takes too long."""
         loop = asyncio.get_running_loop()
-        want = _Want(most, lease, gaps, loop.time() + wait, loop.create_future())
+        deadline = loop.time() + wait
+        if self._hands.room(key) < most and not patient:
+            await self._hands.look(self._app, key, loop.time())
+            if self._hands.full(key):
+                raise self._hands.refusal()
+        want = _Want(most, lease, gaps, deadline, key, patient, loop.create_future())
         self._waiting.append(want)
         if self._serving is None:
             self._serving = loop.create_task(self._serve())
@@ -86,7 +100,7 @@ class Desk:
                 self._waiting = [want for want in self._waiting if not want.got.done()]
                 if self._waiting:
                     first = min(want.deadline for want in self._waiting)
-                    pause = max(0.0, min(LOOK_SECONDS, first - loop.time()))
+                    pause = max(0.001, min(LOOK_SECONDS, first - loop.time()))
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._bell.wait(), pause)
         except Exception as problem:
@@ -110,21 +124,51 @@ class Desk:
             await self._deal(wants, lease, gaps)
 
     async def _deal(self, wants: list[_Want], lease: Any, gaps: Any) -> None:
-        queue, most = self.queue, [want.most for want in wants]
+        queue, shares = self.queue, await self._shares(wants)
+        some = [share for share in shares if share]
+        hands: list[list[Job]] = []
         try:
-            hands = await self._app.run(lambda _: queue.claim_together(most, lease, gaps=gaps))
+            if some:
+                hands = await self._app.run(lambda _: queue.claim_together(some, lease, gaps=gaps))
         except EskerError as problem:
             # what was lost is told once, to one; anything else is everybody's
-            for want in wants[:1] if isinstance(problem, DataGap) else wants:
+            told = [want for want, share in zip(wants, shares, strict=True) if share]
+            for want in told[:1] if isinstance(problem, DataGap) else told:
                 if not want.got.done():
                     want.got.set_exception(problem)
             return
+        finally:
+            dealt = iter(hands)
+            found = [next(dealt, []) if share else [] for share in shares]
+            for want, share, jobs in zip(wants, shares, found, strict=True):
+                self._hands.took(want.key, share, jobs)
+        await self._hand_out(wants, shares, found)
+
+    async def _shares(self, wants: list[_Want]) -> list[int]:
+        """How many jobs each may have; who finds no room and does not wait for it is refused."""
+        hands, now = self._hands, asyncio.get_running_loop().time()
+        for key in {want.key for want in wants if hands.room(want.key) < want.most}:
+            hurried = any(want.key == key and not want.patient for want in wants)
+            if hands.stale(key, now) or (hurried and hands.full(key)):
+                await hands.look(self._app, key, now)
+        for want in wants:
+            if not want.patient and hands.full(want.key) and not want.got.done():
+                want.got.set_exception(hands.refusal())
+        clock = self.queue._context.clock
+        asked = [(want.key, 0 if want.got.done() else want.most) for want in wants]
+        return hands.shares(asked, clock.monotonic())
+
+    async def _hand_out(
+        self, wants: list[_Want], shares: list[int], found: list[list[Job]]
+    ) -> None:
         now = asyncio.get_running_loop().time()
         ending = self._app.stopping.is_set()
-        for want, jobs in zip(wants, hands, strict=True):
+        for want, share, jobs in zip(wants, shares, found, strict=True):
+            # who had no share, for claims that are under way, is served by the next pass
+            late = want.deadline <= now and bool(share or want.patient)
             if want.got.done():  # who asked is gone
                 await self._give_back(jobs)
-            elif jobs or ending or want.deadline <= now:
+            elif jobs or ending or late:
                 want.got.set_result(jobs)
 
     async def _give_back(self, jobs: list[Job]) -> None:
@@ -141,6 +185,10 @@ class Desk:
 
     def forget(self, place: Place) -> None:
         self._streams.pop(place, None)
+
+    def lost(self, place: Place) -> None:
+        """A job was taken back."""
+        self.settled(place, LONG_AGO)
 
     def settled(self, place: Place, until: float | None = None) -> None:
         """A job was acked, nacked or released; or, with `until`, extended."""

@@ -9,6 +9,7 @@ holder's token is worth nothing from then on (409 `stale_lease`), as if the leas
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from esker.errors import DataGap, OffsetOutOfRange, StaleLease
@@ -90,19 +91,20 @@ async def _taken(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply:
     queue = await opened(call)
     wanted = {(each.shard, each.offset) for each in call.body.jobs}
 
-    def take(_: Store) -> int:
+    def take(_: Store) -> list[Job]:
         jobs = [
             queue.job(each.shard, each.offset, each.token)
             for each in queue.leases()
             if (each.shard, each.offset) in wanted
         ]
-        try:
+        with suppress(StaleLease):  # some were settled meanwhile
             if jobs:
                 verb(queue, jobs)
-        except StaleLease as problem:  # some were settled meanwhile
-            return len(jobs) - len(problem.jobs)
-        return len(jobs)
+        return [job for job in jobs if not job.lost]
 
     done = await call.app.run(take)
-    call.app.rooms.desks.ring(queue.name)
-    return Reply(Settled(queue.name, done))
+    desk = call.app.rooms.desks.of(call.app, queue)
+    for job in done:
+        desk.lost((job.shard, job.offset, job.token))
+    desk.ring()
+    return Reply(Settled(queue.name, len(done)))

@@ -30,6 +30,7 @@ import uvicorn
 from esker.errors import InvalidOption
 from esker.server.protocol import Wire
 from esker.server.settings import Settings
+from esker.server.upgraded import Upgraded
 
 TICK: Final = 0.1  # seconds; uvicorn's main loop turns this often
 SLOW: Final = 5  # ticks from one look at all connections to the next
@@ -182,6 +183,8 @@ class Listener(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if isinstance(connection, Wire):
                 connection.look(now, self._every * TICK)
+            elif isinstance(connection, Upgraded):
+                connection.look(now)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         state = self.server_state

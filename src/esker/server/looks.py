@@ -126,8 +126,8 @@ async def segments(call: Call) -> Reply:
 
 def _shard_of(view: View, limit: int) -> wire.ShardSegments:
     there, end = view.segments, view.visible
-    bases = [segment.base for segment in there[1:]] + [end]
-    shown = list(zip(there, bases, strict=True))[-limit:]
+    ends = [*(segment.base for segment in there[1:]), end][: len(there)]  # there may be none
+    shown = list(zip(there, ends, strict=True))[-limit:]
     lost = [wire.Lost(first, behind - 1, LOST) for first, behind in view.losses]
     found: list[wire.SegmentState] = []
     for segment, behind in shown:

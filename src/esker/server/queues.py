@@ -54,7 +54,7 @@ async def create(call: Call) -> Reply:
     letter = options.get("dead_letter") or name  # which becomes a topic, too
     async with call.app.with_topic(name, letter):
         made, queue = await call.app.run(make)
-    return Reply(wire.QueueMade(name, made, _options(queue)), 201 if made else 200)
+    return Reply(wire.QueueMade(name, made, _shown(call, queue)), 201 if made else 200)
 
 
 async def state(call: Call) -> Reply:
@@ -62,7 +62,7 @@ async def state(call: Call) -> Reply:
     queue = await opened(call)
     stats = await call.app.run(lambda _: queue.stats())
     told = msgspec.structs.asdict(stats)
-    told |= {"queue": queue.name, "unfinished": stats.unfinished, "options": _options(queue)}
+    told |= {"queue": queue.name, "unfinished": stats.unfinished, "options": _shown(call, queue)}
     return Reply(wire.QueueState(**told))
 
 
@@ -72,6 +72,14 @@ def _options(queue: Queue) -> dict[str, Any]:
     for name, value in msgspec.structs.asdict(queue.options).items():
         short = SECONDS.get(name)
         found[short or name] = value / 1e6 if short else value
+    return found
+
+
+def _shown(call: Call, queue: Queue) -> dict[str, Any]:
+    """Its options, without the name of another topic that the key may not read."""
+    found, letter = _options(queue), queue.options.dead_letter
+    if letter and not call.principal.may("read", letter):
+        del found["dead_letter"]
     return found
 
 
@@ -161,7 +169,9 @@ async def claim(call: Call) -> Reply:
 async def claimed(call: Call, desk: Desk, body: wire.Claim) -> list[Job]:
     """What a claim gets; if its client goes away meanwhile, it is given back."""
     gone = asyncio.ensure_future(call.gone())
-    claiming = asyncio.ensure_future(desk.claim(body.max, body.lease, body.wait, body.gaps))
+    claiming = asyncio.ensure_future(
+        desk.claim(body.max, body.lease, body.wait, body.gaps, call.principal.id)
+    )
     try:
         await asyncio.wait((claiming, gone), return_when=asyncio.FIRST_COMPLETED)
         if not claiming.done():
@@ -210,10 +220,12 @@ async def release(call: Call) -> Reply:
 async def extend(call: Call) -> Reply:
     """Hold these for so long from now on."""
     body: wire.Extend = call.body
-    return await _settle(call, lambda queue, jobs: queue.extend(jobs, body.lease))
+    return await _settle(call, lambda queue, jobs: queue.extend(jobs, body.lease), renews=True)
 
 
-async def _settle(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply:
+async def _settle(
+    call: Call, verb: Callable[[Queue, list[Job]], None], *, renews: bool = False
+) -> Reply:
     given: list[wire.JobToken] = call.body.jobs
     queue = await opened(call)
     topic, rooms, key = queue.topic._existing().id, call.app.rooms, call.principal.id
@@ -226,15 +238,18 @@ async def _settle(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply
         else:
             jobs.append(queue.job(each.shard, each.offset, token))
 
-    def settle(_: Store) -> list[Job]:
+    def settle(some: list[Job]) -> list[Job]:
         try:
-            if jobs:
-                verb(queue, jobs)
+            if some:
+                verb(queue, some)
         except StaleLease as problem:
             return list(problem.jobs)
         return []
 
-    lost = await call.app.run(settle)
+    if renews:
+        lost = await _renewed(call, queue, jobs, settle)
+    else:
+        lost = await call.app.run(lambda _: settle(jobs))
     desk = rooms.desks.of(call.app, queue)
     for job in jobs:
         if job.settled or job.extended:
@@ -251,13 +266,40 @@ async def _settle(call: Call, verb: Callable[[Queue, list[Job]], None]) -> Reply
     return Reply(wire.Settled(queue.name, len(given)))
 
 
+async def _renewed(
+    call: Call, queue: Queue, jobs: list[Job], extend: Callable[[list[Job]], list[Job]]
+) -> list[Job]:
+    """Renew leases; those that ran out meanwhile only as far as their key has room for them."""
+    hands, key = call.app.rooms.hands, call.principal.id
+    if hands.room(key) < len(jobs):
+        await hands.look(call.app, key, asyncio.get_running_loop().time())
+    with hands.renewing(key, jobs, queue._context.clock.monotonic()) as chosen:
+        lost = await call.app.run(lambda _: extend(chosen))
+    if len(chosen) == len(jobs):
+        return lost
+    kept = {id(job) for job in chosen}
+    return [*lost, *(job for job in jobs if id(job) not in kept)]
+
+
 # ---- the dead --------------------------------------------------------------------------------
+
+
+async def _with_dead(call: Call) -> Queue:
+    """The queue, for a key that may do with its dead letters what it wants to do.
+
+    They lie in a topic of their own, and those of other queues may lie there, too.
+    """
+    queue, scope = await opened(call), call.route.scope
+    letter = queue.options.dead_letter
+    if letter and scope is not None and not call.principal.may(scope, letter):
+        raise Fault("forbidden", "the key is not for the topic of this queue's dead letters")
+    return queue
 
 
 async def dead(call: Call) -> Reply:
     """The first of those that were given up."""
     query: wire.PeekQuery = call.query
-    queue = await opened(call)
+    queue = await _with_dead(call)
 
     def found(_: Store) -> tuple[int, list[DeadJob]]:
         return len(queue.dead), queue.dead.peek(query.limit)
@@ -275,7 +317,7 @@ async def dead(call: Call) -> Reply:
 
 async def requeue(call: Call) -> Reply:
     """Put dead jobs back into their queue, once each."""
-    queue = await opened(call)
+    queue = await _with_dead(call)
     jobs, where = _chosen(call.body)
     count = await call.app.run(lambda _: queue.dead.requeue(jobs, where=where))
     call.app.rooms.desks.ring(queue.name)
@@ -284,7 +326,7 @@ async def requeue(call: Call) -> Reply:
 
 async def purge_dead(call: Call) -> Reply:
     """Throw dead jobs away."""
-    queue = await opened(call)
+    queue = await _with_dead(call)
     jobs, where = _chosen(call.body)
     count = await call.app.run(lambda _: queue.dead.purge(jobs, where=where))
     return Reply(wire.Counted(queue.name, count))

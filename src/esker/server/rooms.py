@@ -1,4 +1,4 @@
-"""What the rooms keep while the server runs: seats of groups, desks of queues, and a secret.
+"""What the rooms keep while the server runs: seats of groups, desks of queues, hands, and a secret.
 
 None of it is on a disk. When the server ends, however it does, the store's own locks let go: shards
 of groups are taken by others, and jobs can be claimed again.
@@ -29,6 +29,7 @@ from esker.records import Record
 from esker.server.codec import RecordOut, Values, _header_out, _text_of
 from esker.server.desk import Desks
 from esker.server.faults import Fault
+from esker.server.hands import Hands
 from esker.server.members import Members
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Rooms:
     def __init__(self, settings: Settings, secret: bytes) -> None:
         self.members = Members(settings.members, settings.session_seconds)
         self.desks = Desks()
+        self.hands = Hands(settings.key_jobs)
         self._secret = secret
 
     def sealed(self, key: str, queue: int, shard: int, offset: int, token: str) -> str:

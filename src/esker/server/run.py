@@ -30,6 +30,7 @@ from esker.server.exposure import check_settings
 from esker.server.listen import Listener
 from esker.server.protocol import Wire
 from esker.server.settings import Settings
+from esker.server.upgraded import Upgraded
 
 LOG: Final = logging.getLogger("esker.server")
 
@@ -55,7 +56,7 @@ class Server:
         return uvicorn.Config(
             self.app,
             http=Wire,
-            ws="websockets-sansio",
+            ws=Upgraded,
             ws_max_size=settings.body_bytes,
             ws_per_message_deflate=False,
             lifespan="off",

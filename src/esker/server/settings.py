@@ -66,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     streams: Some = 200
     key_calls: Some = 64  # under way at once, for each key
     key_rate: Annotated[float, Meta(ge=0)] = 0.0  # calls a second for each key; 0 is no limit
+    key_jobs: Some = 10_000  # in hand at once, for each key; who needs none is one
     topics: Some = 10_000
     wait_seconds: float = 30.0  # the longest wait of a long poll
     members: Some = 1_000  # of groups, at the other end of a wire

@@ -35,6 +35,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from esker.clock import Clock
+from esker.options import topic_name
 from esker.server import cursor, wire_live
 from esker.server.call import Call, Receive, Reply, Send
 from esker.server.codec import EVENTS
@@ -48,6 +49,7 @@ from esker.server.wire_live import TOPICS_MAX, WatchTopic
 RETRY: Final = b"retry: 2000\n\n"
 TTL_SECONDS: Final = 300.0
 SESSIONS_MAX: Final = 10_000
+SESSIONS_OF_ONE: Final = 1_000  # of one key; who needs none is one
 _HEADERS: Final = (("x-accel-buffering", "no"), ("cache-control", "no-store, no-transform"))
 
 
@@ -90,11 +92,13 @@ class Sessions:
         now = self._clock.monotonic()
         for name in [name for name, kept in self._known.items() if kept.over(now)]:
             del self._known[name]
-        if len(self._known) >= SESSIONS_MAX:
-            raise Fault(
-                "throttled", f"{SESSIONS_MAX} watches are waiting to be used",
-                headers=(("retry-after", "1"),),
-            )  # fmt: skip
+        mine = sum(kept.session.owner == session.owner for kept in self._known.values())
+        for count, most in ((mine, SESSIONS_OF_ONE), (len(self._known), SESSIONS_MAX)):
+            if count >= most:
+                raise Fault(
+                    "throttled", f"{most} watches are waiting to be used",
+                    detail={"limit": "watches", "max": most}, headers=(("retry-after", "1"),),
+                )  # fmt: skip
         name = secrets.token_urlsafe(16)
         self._known[name] = _Kept(session, now + TTL_SECONDS)
         return name
@@ -144,6 +148,7 @@ async def make(call: Call) -> Reply:
     session = Session(call.principal.id, body.topics, body.lens("sse"), body.lenient, body.cursor)
     cursor.places(body.cursor or "")  # what is wrong with it is told now
     for name in session.topics:  # those that are not there are told now, not later
+        topic_name(name)  # and what can never be there is not kept
         if not session.lenient:
             await call.app.run(lambda store, name=name: store[name].shards)  # type: ignore[misc]
     made = call.app.sessions.add(session)

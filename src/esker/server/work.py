@@ -3,13 +3,15 @@
     GET /v1/queues/emails/work?max=4&lease=30s        Accept: text/event-stream
 
     event: job          a job, as a claim gives it; settle it with its token by another call
-    event: lost         its lease ran out before it was settled; it is not this worker's any more
+    event: lost         its lease ran out before it was settled, or it was taken back; it is not
+                        this worker's any more
     event: error        something that the queue told: a gap, a failure; then the stream ends
     event: bye          the server stops; come back
     : heartbeat         now and then, so that a connection that is dead is found out
 
-A job counts as in hand until it is acked, nacked or released, or its lease is lost. The stream does
-not renew leases: a worker that needs longer extends them. When the connection ends, for whatever
+A job counts as in hand until it is acked, nacked or released, or its lease is lost. While its key
+has as many jobs in hand as it may (hands.py), a stream gets no further one. The stream does not
+renew leases: a worker that needs longer extends them. When the connection ends, for whatever
 reason, what is in hand is released at once: it is ready again, and its delivery does not count.
 """
 
@@ -87,9 +89,7 @@ class Stream:
                     yield event("lost", lost)
                 room = call.query.max - len(self._held)
                 if claiming is None and room > 0:
-                    claiming = asyncio.ensure_future(
-                        self._desk.claim(room, self._lease, PATIENCE_SECONDS, "raise")
-                    )
+                    claiming = asyncio.ensure_future(self._claim(room))
                 changed = asyncio.ensure_future(self._changed.wait())
                 waiting: list[asyncio.Future[Any]] = [gone, stopping, changed]
                 if claiming is not None:
@@ -118,6 +118,13 @@ class Stream:
                 yield event("bye", {"reason": "the server stops"})
         finally:
             await asyncio.shield(asyncio.ensure_future(self._end(gone, stopping, claiming)))
+
+    async def _claim(self, room: int) -> list[Job]:
+        """The next jobs; while its key has as many in hand as it may, there are none."""
+        key = self._call.principal.id
+        return await self._desk.claim(
+            room, self._lease, PATIENCE_SECONDS, "raise", key, patient=True
+        )
 
     async def _end(self, gone: Any, stopping: Any, claiming: Any) -> None:
         """Give everything back."""

@@ -12,6 +12,8 @@ Rules of this door:
   have dropped the pages, and a second one would report success for data that is gone.
 * A name is durable only after `sync_dir` of its directory.
 * Files are 0600, directories 0700, symbolic links are refused.
+* A file that has a second name (a hard link) is read, and not opened for writing: what is written
+  here would change what lies there. Backups share sealed segments that way, which never change.
 * A file that a reader may have mapped is never truncated and never written again.
 * What the OS says is turned into Esker's exceptions here, with the path and what to do.
 """
@@ -304,15 +306,20 @@ def _regular(path: str, flags: int, doing: str) -> RealFile:
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = RealFile(path, os.open(path, flags, 0o600))  # from here on it closes itself
-        regular = stat.S_ISREG(os.fstat(file._fd).st_mode)
+        found = os.fstat(file._fd)
     except OSError as problem:
         raise told(problem, doing, path) from problem
-    if not regular:
-        file.close()
-        raise UnsafePath(
-            f"cannot {doing} {path}: something that is not a file stands in its place", path=path
+    if not stat.S_ISREG(found.st_mode):
+        wrong = "something that is not a file stands in its place"
+    elif found.st_nlink > 1 and flags & os.O_RDWR:
+        wrong = (
+            "it has another name elsewhere (a hard link), and what is written here would change "
+            "that, too; put a copy in its place"
         )
-    return file
+    else:
+        return file
+    file.close()
+    raise UnsafePath(f"cannot {doing} {path}: {wrong}", path=path)
 
 
 class RealFiles:
@@ -557,6 +564,16 @@ def is_running(pid: int) -> bool:
     except OSError as problem:
         return problem.errno != errno.ESRCH  # else it is there, and somebody else's
     return pid > 0
+
+
+def require_dir(files: Files, path: str) -> None:
+    """Refuse what stands in the place of a directory: through a link, other files would change."""
+    if files.kind(path) not in ("dir", ""):
+        raise UnsafePath(
+            f"cannot use {path}: a link, or something else, stands where a directory of the store "
+            "should be; put the directory there",
+            path=path,
+        )
 
 
 def size_of(files: Files, path: str) -> int:
