@@ -17,7 +17,7 @@ from esker.engine.budget import Candidate, oldest_first
 from esker.testing import CORNERS, Crash, Fate, Fault, ManualClock, SimulatedDisk
 from tests.crash import explorer
 from tests.crash.driver import OPTIONS, Driver
-from tests.helpers import HandClock, Refusing, wait_until
+from tests.helpers import HandClock, Refusing, abandon, wait_until
 from tests.suites import slowly
 
 TEN = [b"%d" % n * 20 for n in range(10)]
@@ -583,8 +583,7 @@ def test_a_death_anywhere_leaves_floors_that_never_fall_and_losses_that_are_exac
                 offsets = [record.offset for record in topic.read(earliest)]
                 assert offsets == list(range(earliest, end))
                 looks += 1
-            store._context.forked = True
-            store.close()
+            abandon(store)
     assert looks > 300
 
 

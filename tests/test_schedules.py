@@ -29,7 +29,7 @@ import esker
 from esker.engine import background
 from esker.testing import KEPT, LOST, Fate, Fault, ManualClock, SimulatedDisk
 from tests.baton import Baton, between_the_lines
-from tests.helpers import Threads, wait_until
+from tests.helpers import Threads, abandon, wait_until
 from tests.suites import SEED, Tallies, scaled
 
 pytestmark = [pytest.mark.crash, pytest.mark.suite]
@@ -308,8 +308,7 @@ class World:
                 for each in watched.values():
                     each.check(store, death)
             finally:
-                store._context.forked = True  # close without touching the disk
-                store.close()
+                abandon(store)
 
 
 # ---- meetings that were once missed, one by one ----------------------------------------------
