@@ -231,7 +231,7 @@ def abandon(store: esker.Store) -> None:
     """Forget a store without threads whose process is gone, so that nothing tries to close it.
 
     It is taken apart. The parts of a store hold each other, and thousands of stores that wait for
-    the garbage collector cost whoever opens them a third of his time.
+    the garbage collector cost whoever opens them a good part of his time.
     """
     context = store._context
     context.forked = True  # such a handle closes without touching the disk
