@@ -132,10 +132,13 @@ class Shard(Waited):
             self._publish_segments()
             self._publish()
             floor.unlink(self, floor.take_forgotten(self))
+            self.page.open(self.next)
         except BaseException:
-            self._release_writer_lock()
+            try:
+                self.page.close()
+            finally:
+                self._release_writer_lock()
             raise
-        self.page.open(self.next)
         self.writing = True
         if self.entry.options.segment_age_us:
             self.context.background.age_soon()
