@@ -29,6 +29,7 @@ from esker.storage.files import (
     parent,
     real_path,
     replace_file,
+    require_dir,
     sync_file,
     told,
     world_writable,
@@ -652,3 +653,26 @@ def test_a_file_gets_a_second_name_or_it_is_said_that_it_cannot(tmp_path: Path) 
     assert door_module.link_file(str(tmp_path / "one"), str(tmp_path / "two"))
     assert (tmp_path / "two").samefile(tmp_path / "one")
     assert not door_module.link_file(str(tmp_path / "one"), str(tmp_path / "two"))
+
+
+def test_a_file_with_a_second_name_is_read_but_not_written(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    os.link(tmp_path / "a", tmp_path / "b")
+    file = RealFiles().open(str(tmp_path / "b"), "r")
+    assert file.read(0, 3) == b"abc"
+    file.close()
+    with pytest.raises(UnsafePath, match=r"hard link.*put a copy in its place"):
+        RealFiles().open(str(tmp_path / "b"), "w")
+    assert (tmp_path / "a").read_bytes() == b"abc"
+
+
+def test_what_stands_in_the_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    files = RealFiles()
+    require_dir(files, str(tmp_path))
+    require_dir(files, str(tmp_path / "nothing yet"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(UnsafePath, match=f"cannot use .*{name}: .*put the directory there"):
+            require_dir(files, str(tmp_path / name))
