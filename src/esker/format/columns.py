@@ -258,11 +258,11 @@ def from_arrow(columns: Columns) -> Body:
     for column in (columns.keys, columns.tags, columns.nodes):
         if column is not None:
             offsets, data = binary_parts(column)
-            size = _add(parts, _validity(column), size)
+            size = _add(parts, validity(column), size)
             size = _add(parts, offsets, size)
             size = _add(parts, data, size)
     if columns.headers is not None:
-        for part in _header_parts(columns.headers):
+        for part in header_parts(columns.headers):
             size = _add(parts, part, size)
     size = _add(parts, value_data, size)
     return Body(parts, size, columns.bits, count, low, high)
@@ -329,7 +329,8 @@ def value_bytes(array: Any) -> int:
     return _LAST.unpack_from(offsets, end)[0] - _LAST.unpack_from(offsets, begin)[0]  # type: ignore[no-any-return]
 
 
-def _validity(array: Any) -> Any:
+def validity(array: Any) -> Any:
+    """Which cells of an array are not null: a bit each, and none behind the last."""
     count = len(array)
     size = (count + 7) // 8
     if array.null_count == 0:
@@ -348,7 +349,8 @@ def _validity(array: Any) -> Any:
     return bytes(bitmap)
 
 
-def _header_parts(headers: Any) -> list[Any]:
+def header_parts(headers: Any) -> list[Any]:
+    """Of a column of headers: its offsets, then offsets and bytes of names, and of values."""
     if headers.null_count:
         headers = pa.array([cell or [] for cell in headers.to_pylist()], HEADER_TYPE)
     count = len(headers)

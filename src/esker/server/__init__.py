@@ -20,7 +20,8 @@ disk.
     call.py       what a handler is given and what it returns; preferences.py, what a client prefers
     faults.py     errors as status and JSON
     openapi.py    the table, for other programs; described.py, what the table does not say
-    codec.py      records as JSON, NDJSON and Arrow; arrow.py, Arrow from strangers
+    codec.py      records as JSON, NDJSON and Arrow; message.py, Arrow in pieces; arrow.py, Arrow
+      from strangers
     settings.py   what can be set, and from where it came
     exposure.py   where it may listen, and which web pages may call it
     keys.py       who asks, and what they may do; keyfile.py, where keys are kept

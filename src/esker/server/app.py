@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from os import urandom
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -51,6 +52,8 @@ from esker.server.watch import Sessions
 T = TypeVar("T")
 LOG: Final = logging.getLogger("esker.server")
 QUERY_FIELDS: Final = 64  # in one query, at the most
+KNOWN: Final = 1_024  # paths whose routes are remembered
+KNOWN_BYTES: Final = 512  # of such a path, at the most
 ACCESS: Final = logging.getLogger("esker.access")
 _ALWAYS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -70,6 +73,7 @@ class App:
         self.settings = settings or Settings()
         self.table = table or Table()
         self.handlers = handlers(self.table.routes)
+        self._found = lru_cache(maxsize=KNOWN)(self._find)
         self.clock = clock
         self.audit = Audit(self.settings.audit, clock)
         self.gate = Gate(self.settings, clock, self.audit)
@@ -341,8 +345,9 @@ class App:
     # ---- what is refused before a body is read -------------------------------------------
 
     def _route(self, scope: dict[str, Any]) -> tuple[Route, dict[str, str]]:
-        segments = _segments(scope)
-        routes, given = self.table.find(segments) if segments is not None else ({}, [])
+        raw = _raw_path(scope)
+        found = self._found if len(raw) <= KNOWN_BYTES else self._find
+        routes, given = found(raw)
         if not routes:
             raise Fault("not_found", "there is no such path; /openapi.json lists those there are")
         method = scope.get("method", "GET")  # a WebSocket has none
@@ -356,6 +361,10 @@ class App:
                 "method_not_allowed", f"this path takes {allowed}", headers=(("allow", allowed),)
             )
         return route, params(route, given)
+
+    def _find(self, raw: bytes) -> tuple[dict[str, Route], tuple[str, ...]]:
+        segments = _segments(raw)
+        return self.table.find(segments) if segments is not None else ({}, ())
 
     def _check_place(self, headers: Mapping[str, str], *, page: bool = False) -> None:
         """A web page must not reach a server of this machine under a name of its own."""
@@ -455,9 +464,8 @@ _ONCE: Final = {
 }  # fmt: skip
 
 
-def _segments(scope: dict[str, Any]) -> list[str] | None:
-    """The segments of the path, each decoded once; None if one of them is no text."""
-    raw = _raw_path(scope)
+def _segments(raw: bytes) -> list[str] | None:
+    """The segments of a path, each decoded once; None if one of them is no text."""
     try:
         if b"%" not in raw:
             found = raw.decode().split("/")

@@ -71,15 +71,15 @@ def _plain(kind: Any) -> bool:
 def _compressed(message: bytes) -> bool:
     """Whether the header of a message says that its buffers are."""
     (root,) = struct.unpack_from("<I", message)
-    at = _field(message, root, 1)
+    at = place_of(message, root, 1)
     kind = message[at] if at else 0
-    header = _table(message, root, 2)
+    header = table_of(message, root, 2)
     if kind == _DICTIONARY:
-        kind, header = _RECORDS, _table(message, header, 1)
-    return kind == _RECORDS and _field(message, header, 3) != 0
+        kind, header = _RECORDS, table_of(message, header, 1)
+    return kind == _RECORDS and place_of(message, header, 3) != 0
 
 
-def _field(data: bytes, table: int, number: int) -> int:
+def place_of(data: bytes, table: int, number: int) -> int:
     """Where a field of a flatbuffer's table stands; 0 if it is absent."""
     (back,) = struct.unpack_from("<i", data, table)
     (size,) = struct.unpack_from("<H", data, table - back)
@@ -90,8 +90,8 @@ def _field(data: bytes, table: int, number: int) -> int:
     return table + offset if offset else 0
 
 
-def _table(data: bytes, table: int, number: int) -> int:
+def table_of(data: bytes, table: int, number: int) -> int:
     """Where the table that a field refers to stands."""
-    at = _field(data, table, number)
+    at = place_of(data, table, number)
     (offset,) = struct.unpack_from("<I", data, at)
     return at + int(offset)

@@ -19,6 +19,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, Final, Literal
 
@@ -33,6 +34,7 @@ from esker.errors import InvalidOption, InvalidRecord, RecordTooLarge, nearest
 from esker.options import HEADERS_BYTES_MAX, HEADERS_MAX, SEGMENT_BYTES_MAX
 from esker.records import Gap, Record
 from esker.server.faults import Fault
+from esker.server.message import ALL, message
 
 Values = Literal["text", "json"]
 
@@ -244,24 +246,25 @@ def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> tuple[Any
 
     It comes in pieces, the messages that a stream writer would write: nobody has to copy them.
     """
-    head, parts = _HEAD, [batch.arrow for batch in batches]
-    if columns is not None:
-        names = chosen(columns)
-        head = memoryview(pa.schema([SCHEMA.field(name) for name in names]).serialize())
-        parts = [part.select(names) for part in parts]
-    return (head, *[memoryview(part.serialize()) for part in parts], _END)
+    names = ALL if columns is None else chosen(columns)
+    return (_head(names), *[piece for each in batches for piece in message(each, names)], _END)
 
 
-_HEAD: Final = memoryview(SCHEMA.serialize())  # the message that a stream begins with
+@lru_cache(maxsize=256)
+def _head(names: tuple[str, ...]) -> memoryview:
+    """The message that a stream begins with."""
+    return memoryview(pa.schema([SCHEMA.field(name) for name in names]).serialize())
+
+
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # and what it ends with
 
 
-def chosen(columns: str) -> list[str]:
+def chosen(columns: str) -> tuple[str, ...]:
     """The columns that somebody names, and the offset, in the order of `esker.SCHEMA`."""
     given = {"offset", *columns.split(",")}
     for name in given - set(SCHEMA.names):
         raise InvalidOption(f"columns: there is no {name!r}; {nearest(name, SCHEMA.names)}")
-    return [name for name in SCHEMA.names if name in given]
+    return tuple(name for name in ALL if name in given)
 
 
 # ---- appending -------------------------------------------------------------------------------

@@ -74,16 +74,23 @@ def own_names(host: str, hosts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name.lower() for name in (*LOOPBACK, *hosts, own) if name)
 
 
+@lru_cache(maxsize=64)
+def _is_own(called: str, host: str, hosts: tuple[str, ...]) -> bool:
+    found = _HOST.fullmatch(called)
+    return found is not None and found[1].lower() in own_names(host, hosts)
+
+
 def check_place(headers: Mapping[str, str], settings: Settings, *, page: bool = False) -> None:
     """Refuse a call that was meant for another server, or that a foreign page makes.
 
     `page`: it is for the console's page, which a link of another site may lead to.
     """
     host = headers.get("host", "")
-    found = _HOST.fullmatch(host)
-    if found is None or found[1].lower() not in own_names(settings.host, settings.hosts):
+    if not _is_own(host, settings.host, settings.hosts):
         raise Fault("misdirected", "this server has another name; the setting `hosts` lists them")
     origin = headers.get("origin")
+    if origin is None and "sec-fetch-site" not in headers:
+        return  # no browser
     if origin is not None and origin in settings.origins:
         return
     if origin is not None:

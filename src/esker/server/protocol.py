@@ -421,8 +421,8 @@ def _late(what: str, seconds: float) -> Fault:
 
 def head_of(status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
     """Status line and headers; never more of them than there are, whatever they hold."""
-    told = [b"%b: %b\r\n" % header for header in headers]
-    head = b"".join((STATUS_LINE[status], *told, b"\r\n"))
+    told = b"\r\n".join([b": ".join(header) for header in headers])
+    head = b"%b%b\r\n\r\n" % (STATUS_LINE[status], told)
     lines = len(headers) + 2
     if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
         raise ValueError("a header of an answer holds a line break")

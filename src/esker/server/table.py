@@ -15,7 +15,7 @@ handlers.py knows them all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -280,21 +280,22 @@ class Table:
             raise ValueError(f"{route.method} {route.path} stands in the table twice")
         methods[route.method] = route
 
-    def find(self, segments: list[str]) -> tuple[dict[str, Route], list[str]]:
+    def find(self, segments: list[str]) -> tuple[dict[str, Route], tuple[str, ...]]:
         """The routes of a path by their methods, and what stands for its names; none if unknown."""
-        node, given = self._root, []
+        node: dict[str, Any] = self._root
+        given: tuple[str, ...] = ()
         for segment in segments:
             below = node.get(segment)
             if below is None or segment in ("/", "{}"):
                 below = node.get("{}")
                 if below is None:
-                    return {}, []
-                given.append(segment)
+                    return {}, ()
+                given = (*given, segment)
             node = below
         return node.get("/", {}), given
 
 
-def params(route: Route, given: list[str]) -> dict[str, str]:
+def params(route: Route, given: Sequence[str]) -> dict[str, str]:
     """What stands in the path for each of its names."""
     return dict(zip(_names_of(route.path), given, strict=True)) if given else {}
 
