@@ -487,6 +487,26 @@ def test_a_stream_tells_of_a_lease_that_ran_out(queue: Client, hired: Any) -> No
     assert worker.job()["value"] == "b", "and no loss was told of one that was extended"
 
 
+@pytest.mark.parametrize("jobs", [0, 3])
+def test_an_idle_stream_of_work_gives_a_sign_of_life(tmp_path: Path, jobs: int) -> None:
+    """Also while it asks for jobs again and again, and gets none."""
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=0.2)) as server:
+        client = Client(server)
+        client.call("PUT", AT, {"lease": "1h"})
+        put(client, *map(str, range(jobs)))
+        worker = Worker(server, "?max=3")
+        assert worker.answer.getheader("x-accel-buffering") == "no"
+        assert worker.answer.getheader("cache-control") == "no-store, no-transform"
+        for _ in range(jobs):
+            worker.job()
+        began, beats = time.monotonic(), 0
+        while beats < 3:
+            beats += worker.answer.readline() == b": heartbeat\n"
+        assert 0.4 < time.monotonic() - began < 4
+        worker.go()
+        client.close()
+
+
 def test_streams_share_the_jobs_that_come(queue: Client, hired: Any) -> None:
     one, two = hired("?max=5"), hired("?max=5")
     time.sleep(0.2)

@@ -38,7 +38,7 @@ from esker.clock import Clock
 from esker.options import topic_name
 from esker.server import cursor, wire_live
 from esker.server.call import Call, Receive, Reply, Send
-from esker.server.codec import EVENTS
+from esker.server.codec import EVENTS, UNBUFFERED
 from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.frames import Lens
@@ -50,7 +50,6 @@ RETRY: Final = b"retry: 2000\n\n"
 TTL_SECONDS: Final = 300.0
 SESSIONS_MAX: Final = 10_000
 SESSIONS_OF_ONE: Final = 1_000  # of one key; who needs none is one
-_HEADERS: Final = (("x-accel-buffering", "no"), ("cache-control", "no-store, no-transform"))
 
 
 class Session(NamedTuple):
@@ -190,4 +189,4 @@ async def _stream(call: Call, session: Session, given: str | None = None) -> Rep
         finally:
             hub.leave(stream)
 
-    return Reply(media=EVENTS, headers=_HEADERS, serve=serve)
+    return Reply(media=EVENTS, headers=UNBUFFERED, serve=serve)
