@@ -25,13 +25,14 @@ from tests.server.test_socket import Socket
 from tests.server.test_watch import on_loop, until
 
 
-def stalled(server: Server, query: str) -> socket.socket:
+def stalled(server: Server, query: str, **headers: str) -> socket.socket:
     """A client that asks for a stream and never reads."""
     host, port = server.url.removeprefix("http://").split(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect((host, int(port)))
-    made.sendall(f"GET /v1/watch?{query} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    told = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+    made.sendall(f"GET /v1/watch?{query} HTTP/1.1\r\nHost: {host}:{port}\r\n{told}\r\n".encode())
     return made
 
 

@@ -20,7 +20,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from os import urandom
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -45,6 +47,7 @@ from esker.server.hub import Hub
 from esker.server.keys import Principal, Scope
 from esker.server.rooms import Rooms
 from esker.server.settings import Settings
+from esker.server.stream import last_word
 from esker.server.table import CLOUD_EVENT, RAW, Place, Route, Table, names_in, params
 from esker.server.watch import Sessions
 
@@ -52,6 +55,7 @@ T = TypeVar("T")
 LOG: Final = logging.getLogger("esker.server")
 QUERY_FIELDS: Final = 64  # in one query, at the most
 ACCESS: Final = logging.getLogger("esker.access")
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ALWAYS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -139,11 +143,10 @@ class App:
             pass
         except Ended:
             if reply is not None:
-                # a stream ends here, and who comes back is told why
                 if reply.media != EVENTS:
                     raise asyncio.CancelledError from None  # cut off, for it must not seem whole
                 if reply.stream is not None or reply.serve is not None:
-                    await send({"type": "http.response.body", "body": b""})
+                    await last_word(send, scope["esker"].route.streams)
             else:
                 fault = Fault("unauthorized", "this key has just ended; what it did may stand")
                 self._audited(scope, request, fault)
@@ -194,6 +197,7 @@ class App:
 
     async def _websocket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """A handshake is a call as any other; what follows it is not."""
+        began = self.clock.monotonic()
         self.requests += 1
         request = f"{self.requests:x}"
         try:
@@ -205,9 +209,12 @@ class App:
                     _ = self.store  # a refusal while there is none
                 except Fault as fault:
                     self._audited(scope, request, fault)
-                    await socket.refuse(_refusal(fault, request), request, receive, send)
+                    refusal = _refusal(fault, request)
+                    times = {"total": (self.clock.monotonic() - began) * 1e3}
+                    await socket.refuse(refusal, _head(refusal, request, times), receive, send)
                     return
-                await socket.serve(call, receive, send)
+                refused = partial(self._audited, scope, request)
+                await socket.serve(call, receive, send, refused)
         except Ended:  # the socket was closed on its way out
             pass
 
@@ -311,7 +318,10 @@ class App:
                 )  # fmt: skip
             yield not new
 
-    def _audited(self, scope: dict[str, Any], request: str, fault: Fault | None) -> None:
+    def _audited(
+        self, scope: dict[str, Any], request: str, fault: Fault | None,
+        more: Mapping[str, str] = _NOTHING,
+    ) -> None:  # fmt: skip
         """Tell the audit log of what was refused, and of what was changed."""
         call: Call | None = scope.get("esker")
         if fault is not None:
@@ -329,7 +339,7 @@ class App:
         if call is None:
             told |= {"path": scope["path"], "claimed": claimed(_loose(scope))}
         else:
-            told |= {"path": call.route.path, "key": call.principal.id, **call.params}
+            told |= {"path": call.route.path, "key": call.principal.id, **call.params, **more}
             if fault is None:
                 told |= {"query": _given(call.query), "body": _given(call.body)}
         self.audit.tell(event, **told)
@@ -409,7 +419,7 @@ _LATER: Final = (("retry-after", "1"),)
 # What a page may send to anybody without being asked first.
 _SIMPLE: Final = {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"}
 _PROBES: Final = {"/healthz", "/readyz"}
-_REFUSED: Final = {"unauthorized", "forbidden", "misdirected", "corruption", "data_loss"}
+_REFUSED: Final = {"unauthorized", "forbidden", "misdirected", *faults.DAMAGE}
 _TOLD: Final = {"delete", "admin"}  # scopes whose calls change what is there for others
 
 
@@ -522,6 +532,21 @@ def _refusal(fault: Fault, request: str, more: tuple[tuple[str, str], ...] = ())
     return Reply(faults.encode(fault, request), fault.status, headers=fault.headers + more)
 
 
+def _head(reply: Reply, request: str, times: dict[str, float]) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer, but for its length."""
+    timing = ", ".join([f"{name};dur={took:.3f}" for name, took in times.items()])
+    headers = [
+        (b"content-type", reply.media.encode()),
+        (b"esker-request", request.encode()),
+        (b"server-timing", timing.encode()),
+        *_ALWAYS,
+        *[(name.encode(), value.encode("latin-1")) for name, value in reply.headers],
+    ]
+    if "cache-control" not in dict(reply.headers):
+        headers.append((b"cache-control", b"no-store"))
+    return headers
+
+
 async def _answer(
     reply: Reply, request: str, times: dict[str, float], receive: Receive, send: Send, *,
     head: bool,
@@ -533,16 +558,7 @@ async def _answer(
     elif not streams and not isinstance(body, bytes):
         body = b"" if body is None else msgspec.json.encode(body)
         size = len(body)
-    timing = ", ".join([f"{name};dur={took:.3f}" for name, took in times.items()])
-    headers = [
-        (b"content-type", reply.media.encode()),
-        (b"esker-request", request.encode()),
-        (b"server-timing", timing.encode()),
-        *_ALWAYS,
-        *[(name.encode(), value.encode("latin-1")) for name, value in reply.headers],
-    ]
-    if "cache-control" not in dict(reply.headers):
-        headers.append((b"cache-control", b"no-store"))
+    headers = _head(reply, request, times)
     if not streams and reply.status != 304:  # whose length would be that of the page
         headers.append((b"content-length", b"%d" % size))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
