@@ -73,6 +73,12 @@ def test_a_queue_is_made_and_altered_by_the_same_call(client: Client) -> None:
     assert client.call("PUT", AT, {"ordered": True}).code == "invalid_option"
 
 
+def test_a_queue_that_is_refused_leaves_no_topic(client: Client) -> None:
+    for options in ({"dead_letter": "jobs"}, {"lease": 0}, {"durability": "memory"}):
+        assert client.call("PUT", AT, options).code == "invalid_option"
+        assert client.get("/v1/topics/jobs").code == "topic_not_found", options
+
+
 def test_a_topic_is_not_made_a_queue_by_using_it(client: Client) -> None:
     client.append("jobs", "x")
     for verb, body in (

@@ -43,6 +43,7 @@ from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.frames import Lens
 from esker.server.hub import SHARDS_MAX
+from esker.server.records import known
 from esker.server.stream import EventStream
 from esker.server.wire_live import TOPICS_MAX, WatchTopic
 
@@ -149,7 +150,7 @@ async def make(call: Call) -> Reply:
     for name in session.topics:  # those that are not there are told now, not later
         topic_name(name)  # and what can never be there is not kept
         if not session.lenient:
-            await call.app.run(lambda store, name=name: store[name].shards)  # type: ignore[misc]
+            await call.app.run(lambda store, name=name: known(store, name))  # type: ignore[misc]
     made = call.app.sessions.add(session)
     return Reply(wire_live.Watching(made, f"/v1/watch/{made}", TTL_SECONDS), 201)
 
