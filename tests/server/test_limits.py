@@ -344,8 +344,8 @@ def test_a_client_that_does_not_take_its_answer_is_let_go(tmp_path: Path) -> Non
 # ---- bombs -----------------------------------------------------------------------------------
 
 
-def resident(which: str = "VmRSS") -> int:
-    text = Path("/proc/self/status").read_text()
+def resident(which: str = "VmRSS", pid: int | str = "self") -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
     return int(text.partition(f"{which}:")[2].split()[0]) << 10
 
 

@@ -229,20 +229,25 @@ class App:
         route = call.route
         if route.body is not None:
             self._check_body(call)
-            if route.body is not RAW:
-                call.body = decoded(await call.read(), route.body)
-                self._check(call, ("body",))
         elif route.method == "POST" and call.media in _SIMPLE:
             raise Fault("unsupported_media_type", "a form is not taken here")
         if "topic" in call.params and route.scope == "read":
             self.hub.consumed(call.params["topic"])
-        if route.body is RAW and route.scope == "write":  # refused before its body is read
+        if route.appends:  # refused before its body is read
             with self.hub.admitted(not getattr(call.query, "disable_backpressure", False)):
-                reply = await self.handlers[route](call)
+                reply = await self._handled(call)
         else:
-            reply = await self.handlers[route](call)
+            reply = await self._handled(call)
         reply.headers += self._rate(scope)
         return reply
+
+    async def _handled(self, call: Call) -> Reply:
+        """The body, if it is not the handler's to read, and the handler."""
+        body = call.route.body
+        if body is not None and body is not RAW:
+            call.body = decoded(await call.read(), body)
+            self._check(call, ("body",))
+        return await self.handlers[call.route](call)
 
     def enter(
         self, scope: dict[str, Any], receive: Receive, request: str, visit: Visit,
