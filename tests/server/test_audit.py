@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import esker
 from esker.clock import SYSTEM_CLOCK
 from esker.errors import Corruption
 from esker.server import audit, frames
@@ -219,6 +220,23 @@ def test_damage_that_a_stream_meets_is_told(
     told = lines(tmp_path / "audit.log")
     assert {(each["event"], each["topic"]) for each in told} == {("corruption", "t")}
     assert len(told) >= 2
+
+
+def test_damage_that_is_found_when_the_store_is_opened_is_told(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        for name in ("hurt", "whole"):
+            store[name].append("x", wait=True)
+    (state, *_) = sorted((tmp_path / "data" / "topics").glob("*/*/state"))
+    state.write_bytes(b"\xff" * state.stat().st_size)
+    with serving(tmp_path / "data", Settings(port=0, audit=str(tmp_path / "audit.log"))):
+        pass
+    told = lines(tmp_path / "audit.log")
+    assert [each["event"] for each in told] == ["damaged_state", "lost_tail"]
+    assert {(each["topic"], each["shard"]) for each in told} == {("hurt", 0)}
+    assert all(each["reason"] and each["file"] for each in told)
+    with serving(tmp_path / "data", Settings(port=0, audit=str(tmp_path / "again.log"))):
+        pass
+    assert lines(tmp_path / "again.log") == [], "it is mended"
 
 
 def test_the_file_never_grows_without_bound(

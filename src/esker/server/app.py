@@ -93,6 +93,7 @@ class App:
         """From now on calls are for this store; with None, for none."""
         self._store = store
         if store is not None:
+            self.audit.tell_damage(store.recovery.findings)
             self.hub.start()
 
     def recovering(self, told: Progress) -> None:
