@@ -124,7 +124,10 @@ class Hub:
             self.counts["refused"] += 1
             raise Fault(
                 "throttled", "the server has more to do than it can; nothing was appended",
-                detail={"retry_after_ms": RETRY_SECONDS * 1000},
+                detail={
+                    "limit": "append_queue", "max": self.app.settings.append_queue,
+                    "retry_after_ms": RETRY_SECONDS * 1000,
+                },
                 headers=(("retry-after", str(RETRY_SECONDS)),),
             )  # fmt: skip
         self.appends += 1
