@@ -16,6 +16,8 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 import msgspec
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
 
 from tests.server.nursery import LIVES
 from tests.server.streams import Events
@@ -209,6 +211,48 @@ class Follower(Listener, Reader):
             self.gaps.append(told)
         else:
             assert kind in ("caught-up", "lagging"), (kind, told)
+
+
+class Caller(Reader):
+    """Follows topics over a WebSocket, and comes back with the last cursor of each shard."""
+
+    def __init__(self, topics: str, port: int, over: threading.Event) -> None:
+        super().__init__(f"caller-{topics}", port, over)
+        self.topics = topics.split(",")
+        self.sockets = 0  # that were opened
+        self._cursors: dict[tuple[str, int], str] = {}
+
+    def work(self) -> None:
+        while not self.over.is_set():
+            try:
+                place = f"ws://127.0.0.1:{self.port}/v1/ws"
+                with connect(place, compression=None, max_size=None, close_timeout=1) as socket:
+                    self.sockets += 1
+                    self._listen(socket)
+            except InvalidStatus as problem:
+                if problem.response.status_code != 503:
+                    raise
+            except (OSError, EOFError, TimeoutError, WebSocketException):
+                pass  # it was killed meanwhile, or is not there yet
+            time.sleep(PAUSE_SECONDS)
+
+    def _listen(self, socket: ClientConnection) -> None:
+        asked = {"op": "subscribe", "topics": self.topics, "start": "earliest"}
+        socket.send(msgspec.json.encode({**asked, "cursors": [*self._cursors.values()]}).decode())
+        while not self.over.is_set():
+            try:
+                told = msgspec.json.decode(socket.recv(timeout=0.5))
+            except TimeoutError:
+                continue
+            kind = told["op"]
+            if kind == "record":
+                self.see(told["topic"], told["shard"], told["records"])
+            elif kind == "gap":
+                self.gaps.append(told)
+            else:
+                assert kind in ("subscribed", "caught_up", "lagging"), told
+            if "cursor" in told:
+                self._cursors[told["topic"], told["shard"]] = told["cursor"]
 
 
 class Ledger:

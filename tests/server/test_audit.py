@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 
+import esker
 from esker.clock import SYSTEM_CLOCK
 from esker.errors import Corruption
-from esker.server import audit
+from esker.server import audit, frames
 from esker.server.audit import Audit
 from esker.server.keyfile import new
 from esker.server.keys import SCOPES
 from esker.server.logs import JsonLines, Lines, escaped, set_up
+from esker.server.run import serving
 from esker.server.settings import Settings
 from esker.server.table import ROUTES
-from tests.server.asgi import application, bearer, call
+from tests.server.asgi import Socket, application, bearer, call
+from tests.server.conftest import Client
+from tests.server.streams import Events
 
 HOSTILE = [
     "a\nb", "a\r\nInjected: x", "\x1b[2J\x1b[31m", "\x00", "\x7f", "\x85", "\u2028", "\u202e",
@@ -165,6 +169,74 @@ def test_damage_on_the_disk_is_told(tmp_path: Path) -> None:
     asyncio.run(story())
     (told,) = lines(tmp_path / "audit.log")
     assert (told["event"], told["topic"]) == ("corruption", "t")
+
+
+def test_what_a_message_of_a_websocket_was_refused_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "keys")
+    reader_key, reader = new(path, ["read"], ["t4"])
+    settings = Settings(keys=path, audit=str(tmp_path / "audit.log"))
+    messages = [
+        {"op": "subscribe", "topics": ["t4", "t5"]},
+        {"op": "publish", "topic": "t4", "records": [{"value": "x"}]},
+        {"op": "subscribe", "topic": "t4"},  # there is none, which is no secret
+        {"op": "ping"},
+    ]
+
+    async def story() -> None:
+        async with application(settings) as app:
+            socket = Socket(app, "/v1/ws", bearer(reader))
+            await socket.opens()
+            for message in messages:
+                socket.heard.put_nowait({"type": "websocket.receive", "text": json.dumps(message)})
+            await socket.leave()  # when all of them were answered
+            assert len(socket.said) == len(messages) + 2
+
+    asyncio.run(story())
+    told = lines(tmp_path / "audit.log")
+    assert [(each["event"], each["op"], each["topic"]) for each in told] == [
+        ("forbidden", "subscribe", "t4,t5"), ("forbidden", "publish", "t4"),
+    ]  # fmt: skip
+    assert {(each["key"], each["path"]) for each in told} == {(reader_key.id, "/v1/ws")}
+
+
+def test_damage_that_a_stream_meets_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise Corruption("a frame is damaged", path="/secret/place")
+
+    settings = Settings(port=0, audit=str(tmp_path / "audit.log"))
+    with serving(tmp_path / "data", settings) as server:
+        client = Client(server)
+        client.append("t", "a")
+        with Events(server.url, "/v1/watch?topics=t") as events:
+            events.next("caught-up")
+            monkeypatch.setattr(frames, "read_on", broken)
+            client.append("t", "b")
+            assert events.next("error").json()["code"] == "corruption"
+        with Events(server.url, "/v1/watch?topics=t&start=earliest") as events:
+            assert events.next("error").json()["code"] == "corruption"
+        client.close()
+    told = lines(tmp_path / "audit.log")
+    assert {(each["event"], each["topic"]) for each in told} == {("corruption", "t")}
+    assert len(told) >= 2
+
+
+def test_damage_that_is_found_when_the_store_is_opened_is_told(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data") as store:
+        for name in ("hurt", "whole"):
+            store[name].append("x", wait=True)
+    (state, *_) = sorted((tmp_path / "data" / "topics").glob("*/*/state"))
+    state.write_bytes(b"\xff" * state.stat().st_size)
+    with serving(tmp_path / "data", Settings(port=0, audit=str(tmp_path / "audit.log"))):
+        pass
+    told = lines(tmp_path / "audit.log")
+    assert [each["event"] for each in told] == ["damaged_state", "lost_tail"]
+    assert {(each["topic"], each["shard"]) for each in told} == {("hurt", 0)}
+    assert all(each["reason"] and each["file"] for each in told)
+    with serving(tmp_path / "data", Settings(port=0, audit=str(tmp_path / "again.log"))):
+        pass
+    assert lines(tmp_path / "again.log") == [], "it is mended"
 
 
 def test_the_file_never_grows_without_bound(

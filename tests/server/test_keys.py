@@ -17,7 +17,7 @@ import pytest
 
 import esker.server
 from esker.errors import EskerError, InvalidOption, PermissionRefused
-from esker.server import gate, keyfile, watch
+from esker.server import gate, keyfile, tickets, watch
 from esker.server.call import Call, Reply
 from esker.server.keys import SCOPES, Keyring, Principal, id_of, new_secret, redacted
 from esker.server.settings import Settings
@@ -642,6 +642,25 @@ def test_a_ticket_opens_one_stream_once_for_its_topics_while_it_is_fresh(tmp_pat
             assert seen[-1].may("write", "t4")
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("limit", ["MOST", "MOST_OF_ONE"])
+def test_tickets_that_nobody_uses_are_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tickets, limit, 20)
+
+    async def crowd() -> list[Got]:
+        async with application() as app:
+            body = {"topics": ["t"]}
+            calls = (call(app, "POST", "/v1/tickets", body) for _ in range(64))
+            return list(await asyncio.gather(*calls))
+
+    got = asyncio.run(crowd())
+    assert sum(each.status == 201 for each in got) == 20
+    for each in got:
+        if each.status != 201:
+            detail = msgspec.json.decode(each.body)["error"]["detail"]
+            assert (each.code, detail) == ("throttled", {"limit": "tickets", "max": 20})
+            assert each.headers["retry-after"] == "30"
 
 
 def test_tickets_are_bounded_and_end_with_their_key(tmp_path: Path) -> None:

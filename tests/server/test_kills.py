@@ -26,6 +26,7 @@ from tests.helpers import PATIENCE, Child, child, lasting_port, wait_until
 from tests.server.crowd import (
     QUEUE,
     TOPICS,
+    Caller,
     Claimer,
     Client,
     Follower,
@@ -62,6 +63,7 @@ def test_what_a_killed_server_acknowledged_is_there_once(tmp_path: Path, tally: 
     writers = [Writer(number, port, quiet) for number in range(8)]
     readers: list[Reader] = [Poller("wide", 1, port, over)]
     readers += [Follower("log", port, over), Follower("log,wide", port, over)]
+    readers += [Caller("log,wide", port, over)]
     workers: list[Client] = [Claimer(ledger, port, over), Worker(ledger, port, over)]
     everybody: list[Client] = [*writers, *readers, *workers]
     code = "from tests.server.nursery import main; main()"
@@ -175,10 +177,11 @@ def followed(found: Found, readers: Sequence[Reader]) -> dict[str, int]:
         assert reader.gaps == []
         for place, seen in reader.seen.items():
             assert seen == found[place], f"{reader.name} saw a gap or a duplicate in {place}"
-    assert [len(reader.seen) for reader in readers] == [1, 1, 4], "a shard that nobody followed"
+    assert [len(reader.seen) for reader in readers] == [1, 1, 4, 4], "a shard that nobody followed"
     seen = sum(len(each) for reader in readers for each in reader.seen.values())
     streams = sum(reader.streams for reader in readers if isinstance(reader, Follower))
-    return {"followed": seen, "streams": streams}
+    sockets = sum(reader.sockets for reader in readers if isinstance(reader, Caller))
+    return {"followed": seen, "streams": streams, "sockets": sockets}
 
 
 def worked(root: Path, ledger: Ledger, writers: Sequence[Writer]) -> dict[str, int]:

@@ -21,10 +21,16 @@ import pyarrow as pa
 import pytest
 
 from esker.server import depth, protocol
+from esker.server.app import QUERY_FIELDS
+from esker.server.arrow import RECORDS_MAX
+from esker.server.hub import SHARDS_MAX
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.wire_live import TOPICS_MAX
 from tests.server.conftest import Client
 from tests.server.raw import HOST, Heard, alive, answers, connected, listen, told
+from tests.server.streams import Events
+from tests.server.test_socket import Socket
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 BYTES = {"Content-Type": "application/octet-stream"}
@@ -138,6 +144,63 @@ def test_the_number_of_topics(tmp_path: Path) -> None:
         assert (answer.status, answer.code) == (429, "throttled")
         assert client.call("PUT", "/v1/topics/t2", {}).status == 200
         client.close()
+
+
+def test_the_topics_of_a_stream(server: Server, client: Client) -> None:
+    for over in (0, 1):
+        names = [f"n{number}" for number in range(TOPICS_MAX + over)]
+        with Events(server.url, f"/v1/watch?lenient=true&topics={','.join(names)}") as events:
+            assert events.status == (400 if over else 200), over
+        body = {"lenient": True, "topics": {name: {} for name in names}}
+        assert client.call("POST", "/v1/watch", body).status == (400 if over else 201)
+        socket = Socket(server.url)
+        told = socket.ask("subscribe", topics=names, lenient=True)
+        assert told["op"] == ("error" if over else "subscribed"), told
+        socket.raw.close()
+
+
+def test_the_shards_of_a_stream(server: Server, client: Client) -> None:
+    half = SHARDS_MAX // 2
+    for name, shards in (("a", half), ("b", half), ("c", half + 1)):
+        assert client.call("PUT", f"/v1/topics/{name}", {"shards": shards}).status == 201
+    for topics, fits in (("a,b", True), ("a,c", False)):
+        with Events(server.url, f"/v1/watch?topics={topics}") as events:
+            assert events.status == (200 if fits else 400), topics
+        socket = Socket(server.url)
+        told = [socket.ask("subscribe", topic=name) for name in topics.split(",")]
+        assert told[0]["op"] == "subscribed"
+        assert told[1]["op"] == ("subscribed" if fits else "error"), "of a connection, however"
+        socket.raw.close()
+
+
+def test_the_names_in_a_query(client: Client) -> None:
+    for count in (QUERY_FIELDS, QUERY_FIELDS + 1):
+        query = "&".join(f"n{number}=1" for number in range(count))
+        answer = client.get(f"/v1/topics?{query}")
+        assert (answer.status, answer.code) == (400, "invalid_request")
+        looked = "unknown field" in answer.json()["error"]["message"]
+        assert looked == (count == QUERY_FIELDS), "one too many: none of them is looked at"
+
+
+def test_the_bytes_of_a_staged_stream(tmp_path: Path) -> None:
+    body = stream(pa.array([b"x" * 1_000] * 50))
+    kind = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    for over in (0, 1):
+        settings = Settings(port=0, stage_bytes=len(body) - over)
+        with serving(tmp_path / f"data{over}", settings) as server:
+            client = Client(server)
+            answer = client.call("POST", "/v1/topics/t/stages", body, kind)
+            assert answer.status == (413 if over else 201), answer.body
+            client.close()
+
+
+def test_the_records_of_an_arrow_stream(client: Client) -> None:
+    kind = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    for over in (0, 1):
+        body = stream(pa.array([b""] * (RECORDS_MAX + over)))
+        answer = client.call("POST", "/v1/topics/t/records", body, kind)
+        assert answer.status == (400 if over else 200), answer.body
+        assert not over or answer.code == "batch_too_large"
 
 
 def test_the_wait_of_a_long_poll(tmp_path: Path) -> None:
@@ -288,14 +351,14 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(impatient: Server) -
 
 
 def test_slow_clients_cost_others_nothing(tmp_path: Path) -> None:
-    """Slowloris: three hundred connections that trickle, and one that works."""
+    """Slowloris: five hundred connections that trickle, and one that works."""
     given = Settings(port=0, header_seconds=1.5, body_seconds=1.5)
     with serving(tmp_path / "data", given) as server:
         client = Client(server)
         client.append("t", "x")
         heads = [b"GET /healthz HTTP/1.1\r\n", POST + b"Content-Length: 1000\r\n\r\nx", b""]
         crowd = []
-        for n in range(300):
+        for n in range(500):
             sock = connected(server)
             sock.sendall(heads[n % 3])
             crowd.append(sock)
@@ -344,8 +407,8 @@ def test_a_client_that_does_not_take_its_answer_is_let_go(tmp_path: Path) -> Non
 # ---- bombs -----------------------------------------------------------------------------------
 
 
-def resident(which: str = "VmRSS") -> int:
-    text = Path("/proc/self/status").read_text()
+def resident(which: str = "VmRSS", pid: int | str = "self") -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
     return int(text.partition(f"{which}:")[2].split()[0]) << 10
 
 

@@ -34,6 +34,7 @@ from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.server.conftest import Client
 from tests.server.raw import HOST, Heard, alive, answers, connected, listen, told
+from tests.server.test_watch import until
 
 GET = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
 DAY = datetime.timedelta(days=1)
@@ -184,7 +185,9 @@ def test_with_an_authority_clients_need_a_certificate_of_it(
         assert ask(server, known)[0].status == 200
 
 
-def test_certificates_are_renewed_without_a_pause(tmp_path: Path, authority: Authority) -> None:
+def test_certificates_are_renewed_without_a_pause(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     with secured(tmp_path, authority) as server:
         context = believing(authority)
         with context.wrap_socket(connected(server), server_hostname="localhost") as before:
@@ -198,10 +201,18 @@ def test_certificates_are_renewed_without_a_pause(tmp_path: Path, authority: Aut
             assert new != old
             before.sendall(GET)  # who is connected stays so
             assert answers(before.recv(1 << 16))[0].status == 200
+        authority.issue("server")
+        assert server.loop is not None
+        server.loop.call_soon_threadsafe(server.reload)  # what SIGHUP does
+        until(lambda: ask(server, context)[1] != new)
+        _, new = ask(server, context)
         Path(server.settings.tls_cert).write_text("no certificate")
         with pytest.raises(InvalidOption, match="tls_cert"):
             renew(server)
         assert ask(server, context)[1] == new, "what is no good is not taken"
+        server.loop.call_soon_threadsafe(server.reload)
+        until(lambda: "the certificates stay as they were" in caplog.text)
+        assert ask(server, context)[1] == new
 
 
 def renew(server: Server) -> None:

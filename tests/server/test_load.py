@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from esker.errors import InvalidOption
@@ -19,19 +20,28 @@ from esker.server.feed import rules
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from esker.server.stream import QUEUE_BYTES, SOCKET_MESSAGES, SSE_FRAMES, EventStream
+from esker.server.table import ROUTES
 from tests.server.conftest import Client
 from tests.server.streams import Events
+from tests.server.test_limits import resident
+from tests.server.test_serve import Process, process
 from tests.server.test_socket import Socket
 from tests.server.test_watch import on_loop, until
 
 
-def stalled(server: Server, query: str) -> socket.socket:
+def stalled(server: Server | Process, query: str, **headers: str) -> socket.socket:
     """A client that asks for a stream and never reads."""
+    told = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+    return opened(server, f"GET /v1/watch?{query} HTTP/1.1\r\n{told}")
+
+
+def opened(server: Server | Process, head: str) -> socket.socket:
+    """A connection with little room for answers, on which this was asked."""
     host, port = server.url.removeprefix("http://").split(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect((host, int(port)))
-    made.sendall(f"GET /v1/watch?{query} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    made.sendall(f"{head}Host: {host}:{port}\r\n\r\n".encode())
     return made
 
 
@@ -57,6 +67,39 @@ def test_a_stalled_client_holds_no_more_than_its_bound_and_nobody_up(
     for each in lame:
         each.close()
     until(lambda: not hub.streams)
+
+
+@pytest.mark.slow
+def test_many_stalled_clients_cost_little_memory_and_nobody_time(tmp_path: Path) -> None:
+    """Two hundred streams of each kind that nobody reads, and 50,000 records for each of them."""
+    count, hello = 200, msgspec.json.encode({"op": "subscribe", "topic": "t"})
+    ws = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    ws += f"Sec-WebSocket-Key: {'A' * 22}==\r\n"
+    with process(tmp_path, "--streams", 2 * count + 1) as server:
+        pid = server.process.pid
+        client = Client(server)  # type: ignore[arg-type]
+        client.append("t", "first")
+        lame = [stalled(server, "topics=t") for _ in range(count)]
+        for _ in range(count):
+            made = opened(server, f"GET /v1/ws HTTP/1.1\r\n{ws}")
+            made.recv(4096)  # the handshake, and nothing after it
+            made.sendall(bytes([0x81, 0x80 | len(hello), 0, 0, 0, 0]) + hello)
+            lame.append(made)
+        with Events(server.url, "/v1/watch?topics=t") as good:
+            good.next("caught-up")
+            until(lambda: measured(client, "esker_streams_under_way") == 2 * count + 1)
+            before, slowest = resident(pid=pid), 0.0
+            for _ in range(1_000):
+                began = time.monotonic()
+                client.append("t", *(["x" * 100] * 50))
+                slowest = max(slowest, time.monotonic() - began)
+                assert len(good.values(50)) == 50
+            assert measured(client, "esker_lagging_total") >= 2 * count
+            assert resident("VmHWM", pid) - before < 64 << 20
+            assert slowest < 2
+        for each in lame:
+            each.close()
+        client.close()
 
 
 def test_a_client_that_lagged_is_told_and_goes_on_without_a_gap(
@@ -289,7 +332,9 @@ def test_a_saturated_server_refuses_appends_only_if_too_many_are_under_way(
     assert refused.status == 429
     assert refused.code == "throttled"
     assert int(refused.headers["retry-after"]) >= 1
-    assert refused.json()["error"]["detail"]["retry_after_ms"] == 1000
+    assert refused.json()["error"]["detail"] == {
+        "limit": "append_queue", "max": 256, "retry_after_ms": 1000,
+    }  # fmt: skip
     body = {"records": [{"value": "d"}]}
     path = "/v1/topics/t/records"
     assert client.call("POST", f"{path}?disable_backpressure=true", body).status == 200
@@ -303,6 +348,47 @@ def test_a_saturated_server_refuses_appends_only_if_too_many_are_under_way(
     values = [each["value"] for each in client.get(path).json()["records"]]
     assert values == ["a", "b", "d", "f"]  # what was refused is not there
     assert hub.counts["refused"] == 2
+    assert measured(client, "esker_throttled_total") == 2
+
+
+def measured(client: Client, name: str) -> float:
+    """What the metrics say."""
+    lines = client.get("/metrics").body.decode().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+def test_every_rung_of_the_ladder_is_seen_in_the_metrics(client: Client, pressed: Any) -> None:
+    named = ("pressure_rung", "coalesce_seconds", "commit_window_seconds", "deferring")
+    for pressure, seen in (
+        (0.2, (0, 0, 0, 0)), (0.3, (1, 0.0025, 0, 0)), (0.5, (2, 0.0075, 0.00525, 0)),
+        (0.9, (3, 0.0175, 0.00905, 1)), (0.7, (3, 0.0125, 0.00715, 1)),
+        (0.95, (4, 0.01875, 0.009525, 1)), (0.5, (2, 0.0075, 0.00525, 0)), (0.0, (0, 0, 0, 0)),
+    ):  # fmt: skip
+        pressed(pressure)
+        until(lambda at=pressure: measured(client, "esker_pressure_ratio") == at)
+        until(lambda rung=seen[0]: measured(client, "esker_pressure_rung") == rung)
+        assert [measured(client, f"esker_{name}") for name in named] == pytest.approx(seen)
+
+
+def test_jobs_are_refused_under_pressure_as_all_appends_are(client: Client, pressed: Any) -> None:
+    assert {route.handler for route in ROUTES if route.appends} == {
+        "records.append", "queues.put", "stages.stage", "durable.create", "durable.append",
+        "otlp.logs",
+    }  # fmt: skip
+    put = {"jobs": [{"value": "x"}]}
+    assert client.call("PUT", "/v1/queues/q", {}).status == 201
+    hub, most = client.server.app.hub, client.server.app.settings.append_queue
+    pressed(1.0)
+    until(lambda: hub.governor.saturated)
+    assert client.call("POST", "/v1/queues/q/jobs", put).status == 200
+    hub.appends += most
+    refused = client.call("POST", "/v1/queues/q/jobs", put)
+    assert (refused.status, refused.code) == (429, "throttled")
+    assert client.call("POST", "/v1/queues/q/claim", {}).json()["jobs"], "what relieves it is not"
+    hub.appends -= most
+    assert hub.appends == 0
+    assert client.get("/v1/queues/q").json()["unfinished"] == 1
 
 
 def test_pressure_widens_the_commit_window_and_its_end_narrows_it(
@@ -404,6 +490,7 @@ def test_priorities_are_set_by_pattern_the_first_that_fits(tmp_path: Path) -> No
 
 
 def test_real_load_raises_the_pressure_and_it_falls_again(server: Server) -> None:
+    """Up the ladder and down again, as the metrics tell it; and every reader has every record."""
     client = Client(server)
     names = [f"t{n}" for n in range(40)]
     for name in names:
@@ -412,37 +499,49 @@ def test_real_load_raises_the_pressure_and_it_falls_again(server: Server) -> Non
         Events(server.url, "/v1/watch?topics=" + ",".join(names[n * 10 : n * 10 + 10]))
         for n in range(4)
     ]
-    hub, seen = server.app.hub, [0.0]
+    for each in opened:
+        for _ in range(10):
+            each.next("caught-up")
     stop = threading.Event()
+    seen: dict[str, list[int]] = {name: [] for name in names}
+    ended: set[str] = set()
 
     def write(number: int) -> None:
         writer = Client(server)
         while not stop.is_set():
             for name in names[number::4]:
-                writer.append(name, *("y" * 100 for _ in range(50)))
+                assert writer.append(name, *("y" * 100 for _ in range(50))).status == 200
         writer.close()
 
-    def read(events: Events) -> None:
-        while not stop.is_set():
-            events.next()
+    def read(events: Events, wanted: int) -> None:
+        mine: set[str] = set()
+        while len(mine) < wanted:
+            told = events.next("record").json()
+            seen[told["topic"]] += [each["offset"] for each in told["records"]]
+            if told["records"][-1]["value"] == "end":
+                mine.add(told["topic"])
+        ended.update(mine)
 
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-    threads += [threading.Thread(target=read, args=(each,)) for each in opened]
-    for thread in threads:
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    readers = [threading.Thread(target=read, args=(each, 10)) for each in opened]
+    for thread in (*writers, *readers):
         thread.start()
-    end = time.monotonic() + 3
-    while time.monotonic() < end:
-        seen.append(hub.governor.pressure)
-        time.sleep(0.02)
+    until(lambda: measured(client, "esker_pressure_rung") >= 1, 30)
+    time.sleep(1)
     stop.set()
-    for name in names:
-        client.append(name, "end")  # so that every reader wakes up
-    for thread in threads:
+    for thread in writers:
         thread.join()
+    for name in names:
+        client.append(name, "end")
+    for thread in readers:
+        thread.join(30)
+    assert ended == set(names)
+    for name in names:
+        end = client.get(f"/v1/topics/{name}").json()["shards"][0]["end"]
+        assert seen[name] == list(range(1, end)), name
     for each in opened:
         each.close()
-    assert max(seen) > 0.05
-    until(lambda: hub.governor.pressure < 0.2)
+    until(lambda: measured(client, "esker_pressure_rung") == 0)
     client.close()
 
 

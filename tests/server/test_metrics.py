@@ -38,6 +38,7 @@ def test_metrics_are_what_prometheus_reads(server: Server, client: Client) -> No
         found = families(client)
     streams = {each.labels["kind"]: each.value for each in found["esker_streams"].samples}
     assert streams == {"sse": 1, "websocket": 0}
+    assert found["esker_streams_under_way"].samples[0].value == 1
     ends = {
         (each.labels["topic"], each.labels["shard"]): each.value
         for each in found["esker_topic_end_offset"].samples

@@ -58,6 +58,10 @@ CHECKS = [
     checks.response_schema_conformance, checks.response_headers_conformance,
 ]  # fmt: skip
 ALL_CHECKS = [*CHECKS, checks.negative_data_rejection]  # of cases as they were drawn
+BY_TICKET = {
+    "/v1/watch", "/v1/watch/{id}", "/v1/ws", "/v1/topics/{topic}/export", "/ds/{topic}",
+    "/v1/queues/{queue}/work",
+}  # fmt: skip
 KNOWN = ("t", "u", "never-made")  # names that are often asked for, or little would be found
 
 
@@ -216,8 +220,13 @@ def test_the_document_is_complete() -> None:
         operation = told["paths"][route.path][route.method.lower()]
         assert operation["summary"]
         answers = operation["responses"]
-        assert {"200", "default", "400", "421", "431", "500", "503"} <= answers.keys()
+        assert {"default", "400", "421", "429", "431", "500", "503"} <= answers.keys()
+        assert ("101" if route.handler == "socket.plain" else "200") in answers
         assert ("security" in operation) == (route.scope is not None)
+        by_ticket = {"ticket": [route.scope]} in operation.get("security", ())
+        assert by_ticket == (route.path in BY_TICKET and route.method == "GET"), route.path
+        read_only = "read_only" in answers["403"]["description"]
+        assert read_only == (route.scope not in (None, "read"))
         assert ("401" in answers) == (route.scope is not None)
         assert "Retry-After" in answers["503"]["headers"]
         if route.body is not None:

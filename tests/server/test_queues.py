@@ -73,6 +73,12 @@ def test_a_queue_is_made_and_altered_by_the_same_call(client: Client) -> None:
     assert client.call("PUT", AT, {"ordered": True}).code == "invalid_option"
 
 
+def test_a_queue_that_is_refused_leaves_no_topic(client: Client) -> None:
+    for options in ({"dead_letter": "jobs"}, {"lease": 0}, {"durability": "memory"}):
+        assert client.call("PUT", AT, options).code == "invalid_option"
+        assert client.get("/v1/topics/jobs").code == "topic_not_found", options
+
+
 def test_a_topic_is_not_made_a_queue_by_using_it(client: Client) -> None:
     client.append("jobs", "x")
     for verb, body in (
@@ -485,6 +491,26 @@ def test_a_stream_tells_of_a_lease_that_ran_out(queue: Client, hired: Any) -> No
     assert post(queue, "ack", jobs=[token(again)]).status == 200
     put(queue, "b")
     assert worker.job()["value"] == "b", "and no loss was told of one that was extended"
+
+
+@pytest.mark.parametrize("jobs", [0, 3])
+def test_an_idle_stream_of_work_gives_a_sign_of_life(tmp_path: Path, jobs: int) -> None:
+    """Also while it asks for jobs again and again, and gets none."""
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=0.2)) as server:
+        client = Client(server)
+        client.call("PUT", AT, {"lease": "1h"})
+        put(client, *map(str, range(jobs)))
+        worker = Worker(server, "?max=3")
+        assert worker.answer.getheader("x-accel-buffering") == "no"
+        assert worker.answer.getheader("cache-control") == "no-store, no-transform"
+        for _ in range(jobs):
+            worker.job()
+        began, beats = time.monotonic(), 0
+        while beats < 3:
+            beats += worker.answer.readline() == b": heartbeat\n"
+        assert 0.4 < time.monotonic() - began < 4
+        worker.go()
+        client.close()
 
 
 def test_streams_share_the_jobs_that_come(queue: Client, hired: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import threading
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from esker.engine import reading
+from esker.server.table import ROUTES
+from tests.server.asgi import Request, application
 from tests.server.conftest import JSON, Client
 
 NDJSON = "application/x-ndjson"
@@ -229,6 +232,23 @@ def test_asking_for_what_is_not_there_leaves_nothing_behind(client: Client) -> N
         assert client.call("POST", f"/v1/topics/x{n}/records", body).status == 404
     assert client.get("/v1/topics/-x/records").code == "invalid_name"
     assert not any(name.startswith("x") for name in [*store._topics, *store._store._topics])
+
+
+def test_no_route_keeps_anything_of_a_name_that_is_not_there() -> None:
+    """Whoever may read could fill the memory otherwise, with names that he makes up."""
+    left: list[str] = []
+
+    async def story() -> None:
+        async with application() as app:
+            kept = app.store._store._topics
+            for number, route in enumerate(ROUTES):
+                name = f"none.{number}"
+                got = await Request(route, name).send(app, {})
+                if got.status >= 400 and name in kept and name not in app.store._store:
+                    left.append(f"{route.method} {route.path}: {got.code}")
+
+    asyncio.run(story())
+    assert left == []
 
 
 def test_a_topic_with_records_is_not_deleted_as_an_empty_one(client: Client) -> None:

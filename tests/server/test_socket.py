@@ -249,7 +249,10 @@ def test_scopes_and_names_are_checked_for_each_message(server: Server, client: C
     with pytest.raises(InvalidStatus) as caught:
         Socket(server.url)
     assert caught.value.response.status_code == 403
-    assert int(caught.value.response.headers["Esker-Request"], 16)
+    headers = caught.value.response.headers
+    assert int(headers["Esker-Request"], 16)
+    assert headers["Server-Timing"].startswith("total;dur=")
+    assert headers["X-Content-Type-Options"] == "nosniff"
     server.app._principal = kept  # type: ignore[method-assign]
     reads, writes = sockets
     records = [{"value": "x"}]

@@ -224,6 +224,7 @@ def test_what_is_no_arrow_stream_is_refused_and_nothing_is_left(
     assert answer.status == 400, answer.body
     assert answer.code == "invalid_request"
     assert staged_files(client) == []
+    assert client.get("/v1/topics/t").code == "topic_not_found"
 
 
 def test_a_stream_that_breaks_off_leaves_nothing_of_what_was_staged(

@@ -118,6 +118,20 @@ def test_a_closed_connection_is_not_waited_for_without_an_end(
         until(lambda: server.app.gate.streams == 0 and mine not in connections(server))
 
 
+def test_who_does_not_answer_pings_is_gone(tmp_path: Path) -> None:
+    settings = Settings(port=0, heartbeat_seconds=0.2, stall_seconds=0.4)
+    with serving(tmp_path / "data", settings) as server, upgraded(server) as (sock, mine):
+        began = time.monotonic()
+        ((kind, payload),) = heard(sock, 1)
+        assert (kind, len(payload)) == (PING, 4)
+        sock.sendall(frame(PONG, payload))
+        ((kind, _),) = heard(sock, 1)
+        assert kind == PING, "who answers is asked again"
+        assert heard(sock, 9)[-1][0] == CLOSE
+        assert 0.7 < time.monotonic() - began < 5
+        until(lambda: server.app.gate.streams == 0 and mine not in connections(server))
+
+
 def test_pings_are_answered_while_the_answers_are_taken(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,15 @@ class Store(StoreVerbs):
                     topic = self._topics[name] = Topic(self, name, self._lookup(name))
         return topic
 
+    def _known(self, name: str) -> Topic:
+        """The topic of that name, if there is one; asking for another leaves no handle behind."""
+        if name not in self._topics and name not in self:
+            opts.topic_name(name)
+            raise TopicNotFound(f"no topic {name!r} in {self.path}; {nearest(name, list(self))}")
+        topic = self[name]
+        topic._existing()
+        return topic
+
     def create(self, name: str, *, exist_ok: bool = False, **options: Any) -> Topic:
         """Create a topic. See `esker.options.TopicOptions` for what can be set."""
         self._context.require_writable()

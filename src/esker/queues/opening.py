@@ -50,6 +50,8 @@ def open_queue(store: Store, name: str, **options: Any) -> Queue:
     context.require_open()
     topic_name(name)
     given, for_topic = _sorted_out(options)
+    if given.get("dead_letter") == name:
+        raise InvalidOption(f"dead_letter={name!r}: a queue cannot be its own")
     with _opening:
         topic = _topic(store, name, given, for_topic)
         for guest in list(context.guests):
@@ -84,7 +86,7 @@ def known_queue(store: Store, name: str) -> Queue:
     """The queue of that name, if it is one already: nothing is made (TopicNotFound, NotAQueue)."""
     context = store._context
     context.require_open()
-    topic = store[name]
+    topic = store._known(name)
     entry = topic._existing()
     for guest in list(context.guests):
         if isinstance(guest, Queue) and guest.topic is topic:
@@ -176,8 +178,6 @@ def _check(name: str, topic: Topic, known: QueueOptions | None, settings: QueueO
             f"priorities={settings.priorities}: topic {name!r} has {topic.shards} shards, which "
             "cannot be divided among them"
         )
-    if settings.dead_letter == name:
-        raise InvalidOption(f"dead_letter={name!r}: a queue cannot be its own")
     for option in _FIXED:
         if known is not None and getattr(known, option) != getattr(settings, option):
             raise InvalidOption(

@@ -180,11 +180,11 @@ def open_route(
     called = f"{source}->{destination}" if name is None else name
     if not isinstance(called, str) or not called or len(called) > NAME_MAX:
         raise InvalidOption(f"name={name!r}: text, of up to {NAME_MAX} characters")
-    origin, target = store[source], store[destination]
+    origin = store._known(source)
     registry = Registry.of(store)
-    origin._existing()
     if exactly_once:
-        _check_lasting(origin, target)
+        _check_lasting([origin, *([store[destination]] if destination in store else [])])
+    target = store[destination]
     with registry.file.alone() as routes:
         routes = registry.swept(routes)
         wanted = RouteEntry(
@@ -200,9 +200,8 @@ def open_route(
     return Route(store, entry)
 
 
-def _check_lasting(source: Topic, target: Topic) -> None:
+def _check_lasting(topics: list[Topic]) -> None:
     """Marks are of offsets that stay, and stay as long as the records that they are on."""
-    topics = [source, target] if target.name in target._store else [source]
     for topic in topics:
         if topic.options.durability not in LASTING:
             raise InvalidOption(

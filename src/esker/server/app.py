@@ -20,8 +20,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from os import urandom
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -46,6 +47,7 @@ from esker.server.hub import Hub
 from esker.server.keys import Principal, Scope
 from esker.server.rooms import Rooms
 from esker.server.settings import Settings
+from esker.server.stream import last_word
 from esker.server.table import CLOUD_EVENT, RAW, Place, Route, Table, names_in, params
 from esker.server.watch import Sessions
 
@@ -55,6 +57,7 @@ QUERY_FIELDS: Final = 64  # in one query, at the most
 KNOWN: Final = 1_024  # paths whose routes are remembered
 KNOWN_BYTES: Final = 512  # of such a path, at the most
 ACCESS: Final = logging.getLogger("esker.access")
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _ALWAYS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -93,6 +96,7 @@ class App:
         """From now on calls are for this store; with None, for none."""
         self._store = store
         if store is not None:
+            self.audit.tell_damage(store.recovery.findings)
             self.hub.start()
 
     def recovering(self, told: Progress) -> None:
@@ -143,11 +147,10 @@ class App:
             pass
         except Ended:
             if reply is not None:
-                # a stream ends here, and who comes back is told why
                 if reply.media != EVENTS:
                     raise asyncio.CancelledError from None  # cut off, for it must not seem whole
                 if reply.stream is not None or reply.serve is not None:
-                    await send({"type": "http.response.body", "body": b""})
+                    await last_word(send, scope["esker"].route.streams)
             else:
                 fault = Fault("unauthorized", "this key has just ended; what it did may stand")
                 self._audited(scope, request, fault)
@@ -198,6 +201,7 @@ class App:
 
     async def _websocket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """A handshake is a call as any other; what follows it is not."""
+        began = self.clock.monotonic()
         self.requests += 1
         request = f"{self.requests:x}"
         try:
@@ -209,9 +213,12 @@ class App:
                     _ = self.store  # a refusal while there is none
                 except Fault as fault:
                     self._audited(scope, request, fault)
-                    await socket.refuse(_refusal(fault, request), request, receive, send)
+                    refusal = _refusal(fault, request)
+                    times = {"total": (self.clock.monotonic() - began) * 1e3}
+                    await socket.refuse(refusal, _head(refusal, request, times), receive, send)
                     return
-                await socket.serve(call, receive, send)
+                refused = partial(self._audited, scope, request)
+                await socket.serve(call, receive, send, refused)
         except Ended:  # the socket was closed on its way out
             pass
 
@@ -226,20 +233,25 @@ class App:
         route = call.route
         if route.body is not None:
             self._check_body(call)
-            if route.body is not RAW:
-                call.body = decoded(await call.read(), route.body)
-                self._check(call, ("body",))
         elif route.method == "POST" and call.media in _SIMPLE:
             raise Fault("unsupported_media_type", "a form is not taken here")
         if "topic" in call.params and route.scope == "read":
             self.hub.consumed(call.params["topic"])
-        if route.body is RAW and route.scope == "write":  # refused before its body is read
+        if route.appends:  # refused before its body is read
             with self.hub.admitted(not getattr(call.query, "disable_backpressure", False)):
-                reply = await self.handlers[route](call)
+                reply = await self._handled(call)
         else:
-            reply = await self.handlers[route](call)
+            reply = await self._handled(call)
         reply.headers += self._rate(scope)
         return reply
+
+    async def _handled(self, call: Call) -> Reply:
+        """The body, if it is not the handler's to read, and the handler."""
+        body = call.route.body
+        if body is not None and body is not RAW:
+            call.body = decoded(await call.read(), body)
+            self._check(call, ("body",))
+        return await self.handlers[call.route](call)
 
     def enter(
         self, scope: dict[str, Any], receive: Receive, request: str, visit: Visit,
@@ -315,7 +327,10 @@ class App:
                 )  # fmt: skip
             yield not new
 
-    def _audited(self, scope: dict[str, Any], request: str, fault: Fault | None) -> None:
+    def _audited(
+        self, scope: dict[str, Any], request: str, fault: Fault | None,
+        more: Mapping[str, str] = _NOTHING,
+    ) -> None:  # fmt: skip
         """Tell the audit log of what was refused, and of what was changed."""
         call: Call | None = scope.get("esker")
         if fault is not None:
@@ -333,7 +348,7 @@ class App:
         if call is None:
             told |= {"path": scope["path"], "claimed": claimed(_loose(scope))}
         else:
-            told |= {"path": call.route.path, "key": call.principal.id, **call.params}
+            told |= {"path": call.route.path, "key": call.principal.id, **call.params, **more}
             if fault is None:
                 told |= {"query": _given(call.query), "body": _given(call.body)}
         self.audit.tell(event, **told)
@@ -418,7 +433,7 @@ _LATER: Final = (("retry-after", "1"),)
 # What a page may send to anybody without being asked first.
 _SIMPLE: Final = {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"}
 _PROBES: Final = {"/healthz", "/readyz"}
-_REFUSED: Final = {"unauthorized", "forbidden", "misdirected", "corruption", "data_loss"}
+_REFUSED: Final = {"unauthorized", "forbidden", "misdirected", *faults.DAMAGE}
 _TOLD: Final = {"delete", "admin"}  # scopes whose calls change what is there for others
 
 
@@ -530,6 +545,21 @@ def _refusal(fault: Fault, request: str, more: tuple[tuple[str, str], ...] = ())
     return Reply(faults.encode(fault, request), fault.status, headers=fault.headers + more)
 
 
+def _head(reply: Reply, request: str, times: dict[str, float]) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer, but for its length."""
+    timing = ", ".join([f"{name};dur={took:.3f}" for name, took in times.items()])
+    headers = [
+        (b"content-type", reply.media.encode()),
+        (b"esker-request", request.encode()),
+        (b"server-timing", timing.encode()),
+        *_ALWAYS,
+        *[(name.encode(), value.encode("latin-1")) for name, value in reply.headers],
+    ]
+    if "cache-control" not in dict(reply.headers):
+        headers.append((b"cache-control", b"no-store"))
+    return headers
+
+
 async def _answer(
     reply: Reply, request: str, times: dict[str, float], receive: Receive, send: Send, *,
     head: bool,
@@ -541,16 +571,7 @@ async def _answer(
     elif not streams and not isinstance(body, bytes):
         body = b"" if body is None else msgspec.json.encode(body)
         size = len(body)
-    timing = ", ".join([f"{name};dur={took:.3f}" for name, took in times.items()])
-    headers = [
-        (b"content-type", reply.media.encode()),
-        (b"esker-request", request.encode()),
-        (b"server-timing", timing.encode()),
-        *_ALWAYS,
-        *[(name.encode(), value.encode("latin-1")) for name, value in reply.headers],
-    ]
-    if "cache-control" not in dict(reply.headers):
-        headers.append((b"cache-control", b"no-store"))
+    headers = _head(reply, request, times)
     if not streams and reply.status != 304:  # whose length would be that of the page
         headers.append((b"content-length", b"%d" % size))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})

@@ -17,10 +17,12 @@ import asyncio
 import json
 import logging
 from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from esker.clock import Clock
+from esker.engine.findings import Finding
 from esker.errors import StorageError
 from esker.server.keys import redacted
 from esker.storage import files as door
@@ -31,6 +33,7 @@ LINES: Final = logging.getLogger("esker.audit")
 BYTES_MAX: Final = 16 << 20
 PENDING_MAX: Final = 10_000  # lines
 TEXT_MAX: Final = 256  # characters of one field
+_DAMAGE: Final = ("corrupt_", "damaged_", "missing_", "lost_")  # labels of what recovery may find
 
 
 def line(event: str, now_us: int, fields: dict[str, Any]) -> str:
@@ -76,6 +79,15 @@ class Audit:
         else:
             self._pending.append(text.encode() + b"\n")
             self._start()
+
+    def tell_damage(self, findings: Iterable[Finding]) -> None:
+        """What recovery found, as far as it is damage: a crash alone leaves none."""
+        for each in findings:
+            if each.label.startswith(_DAMAGE):
+                self.tell(
+                    each.label, topic=each.topic, shard=each.shard, file=each.path,
+                    position=each.position, first=each.first, last=each.last, reason=each.reason,
+                )  # fmt: skip
 
     def _start(self) -> None:
         if self._writing is None or self._writing.done():

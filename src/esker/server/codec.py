@@ -44,6 +44,9 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 BYTES: Final = "application/octet-stream"
 EVENTS: Final = "text/event-stream"
 CSV: Final = "text/csv"
+# Headers of a stream of events: no proxy in front is to collect them, keep or change them.
+AT_ONCE: Final = ("x-accel-buffering", "no")
+UNBUFFERED: Final = (AT_ONCE, ("cache-control", "no-store, no-transform"))
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True):

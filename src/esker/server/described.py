@@ -102,7 +102,8 @@ _BY_HANDLER: Final[dict[str, tuple[str, ...]]] = {
     "leased.release": _QUEUE,
     "leased.nack": (*_QUEUE, "invalid_option"),
     "routes.define": (
-        "topic_not_found", "invalid_filter", "invalid_position", "invalid_option", "route_refused",
+        "topic_not_found", "route_not_found", "invalid_filter", "invalid_position",
+        "invalid_option", "route_refused",
     ),
     "routes.state": _ROUTE,
     "routes.delete": _ROUTE,
@@ -196,6 +197,8 @@ STATUSES: Final[dict[str, dict[str, str]]] = {
     "durable.read": {"204": "nothing came", "304": "it is as it was"},
     "durable.delete": {"204": "it is deleted"},
 }  # fmt: skip
+# What is no answer of HTTP any more.
+UPGRADES: Final = {"socket.plain": "a WebSocket: messages of JSON or, with Arrow behind, binary"}
 EXAMPLES: Final[dict[str, Any]] = {
     "Records": {"records": [{"value": "hello", "key": "user-7", "tag": "greeting"}]},
     "Options": {"ttl": "7d", "durability": "fsync"},

@@ -22,7 +22,7 @@ from esker.errors import DataGap, EskerError, TopicNotFound
 from esker.records import Gap
 from esker.server import codec, records, wire
 from esker.server.call import Call, Reply
-from esker.server.codec import EVENTS
+from esker.server.codec import AT_ONCE, EVENTS
 from esker.server.durable_state import INSTANT, Entry, Stream, load, marks_in
 from esker.server.faults import Fault
 from esker.server.records import known
@@ -134,7 +134,7 @@ async def read(call: Call) -> Reply:
     if query.live == "sse":
         await _look(call, stream, epoch, at)  # what is to be refused is refused before it begins
         encoded = () if _is_text(stream) else (("stream-sse-data-encoding", "base64"),)
-        headers = (("cache-control", "no-cache, no-transform"), *INERT, *encoded)
+        headers = (("cache-control", "no-cache, no-transform"), AT_ONCE, *INERT, *encoded)
         return Reply(media=EVENTS, headers=headers, stream=_events(call, stream, at))
     piece = await _look(call, stream, epoch, at, wait=query.live is not None)
     if query.live is not None:

@@ -36,6 +36,7 @@ STATUS: Final[dict[str, int]] = {
     "cold_unavailable": 503, "too_many_files": 503,
     "read_only_disk": 503, "permission_refused": 503, "unsafe_path": 503, "disk_full": 507,
 }  # fmt: skip
+DAMAGE: Final = ("corruption", "data_loss")  # on the disk; told to the audit log, too
 INTERNAL: Final = "the server failed; its log has this request's number"
 # What an error of these says names files, or topics of others: the log has it, a client has not.
 PRIVATE: Final = {

@@ -29,10 +29,10 @@ from esker.server.call import Call, Disconnected, Reply
 from esker.server.codec import ARROW
 from esker.server.faults import Fault
 from esker.server.members import Members, Seat, existing, has_group
+from esker.server.records import known
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
-    from esker.engine.topic import Topic
     from esker.groups.group import Group
 
 _OF_A_ROUTE: Final = re.compile(r"route:\d+", re.ASCII)
@@ -47,9 +47,9 @@ async def create(call: Call) -> Reply:
     topic, group = _names(call)
 
     def make(store: Store) -> tuple[bool, wire.GroupState]:
-        known = has_group(store[topic], group)
+        there = has_group(known(store, topic), group)
         store[topic].group(group, call.body.start).close()
-        return not known, _state(call, store, topic, group)
+        return not there, _state(call, store, topic, group)
 
     made, state = await call.app.run(make)
     return Reply(state, 201 if made else 200)
@@ -67,7 +67,7 @@ async def list_groups(call: Call) -> Reply:
 
     def found(store: Store) -> list[wire.GroupState]:
         if wanted is not None:
-            store[wanted]._existing()
+            known(store, wanted)
         names = [wanted] if wanted is not None else [
             name for name in store if principal.may("read", name)
         ]  # fmt: skip
@@ -79,7 +79,7 @@ async def list_groups(call: Call) -> Reply:
 async def forget(call: Call) -> Reply:
     """Forget a group for good; nobody may be reading in it."""
     topic, group = _names(call)
-    await call.app.run(lambda store: store[topic].forget_group(group))
+    await call.app.run(lambda store: known(store, topic).forget_group(group))
     return Reply(wire.Forgotten(topic, group, True))
 
 
@@ -111,7 +111,7 @@ async def _with(call: Call, work: Any) -> Any:
     topic, name = _names(call)
 
     def done(store: Store) -> Any:
-        with existing(store[topic], name).group(name) as group:
+        with existing(known(store, topic), name).group(name) as group:
             return work(group)
 
     return await call.app.run(done)
@@ -126,7 +126,7 @@ def _names(call: Call) -> tuple[str, str]:
 
 
 def _state(call: Call, store: Store, topic: str, group: str) -> wire.GroupState:
-    for status in groups_of([existing(store[topic], group)]):
+    for status in groups_of([existing(known(store, topic), group)]):
         if status.name == group:
             return _told(call, status)
     raise GroupNotFound(f"no group {group!r} reads topic {topic!r}")
@@ -320,8 +320,6 @@ async def producer(call: Call) -> Reply:
     topic, name = call.params["topic"], call.params["producer"]
 
     def last(store: Store) -> int:
-        found: Topic = store[topic]
-        found._existing()
-        return found.producer(name, call.query.shard).last
+        return known(store, topic).producer(name, call.query.shard).last
 
     return Reply(wire.ProducerState(topic, name, await call.app.run(last)))

@@ -40,7 +40,7 @@ from esker.server.faults import Fault
 from esker.server.feed import Feed, Spot, has_more, look, reading, rules, step_of
 from esker.server.frames import Lens, Made, Maker, Step
 from esker.server.latency import Stages
-from esker.server.stream import EventStream, Interest, Stream
+from esker.server.stream import KEY_ENDED, EventStream, Interest, Stream
 
 if TYPE_CHECKING:
     from esker.server.app import App
@@ -124,7 +124,10 @@ class Hub:
             self.counts["refused"] += 1
             raise Fault(
                 "throttled", "the server has more to do than it can; nothing was appended",
-                detail={"retry_after_ms": RETRY_SECONDS * 1000},
+                detail={
+                    "limit": "append_queue", "max": self.app.settings.append_queue,
+                    "retry_after_ms": RETRY_SECONDS * 1000,
+                },
                 headers=(("retry-after", str(RETRY_SECONDS)),),
             )  # fmt: skip
         self.appends += 1
@@ -418,7 +421,7 @@ class Hub:
                 self._lose(interest)
             return
         LOG.warning("watching %s: %s", feed.name, problem)
-        self._spawn(self._broken({each.stream: None for each in users}, problem))
+        self._spawn(self._broken({each.stream: None for each in users}, problem, feed.name))
 
     def _lose(self, interest: Interest) -> None:
         """The topic was deleted. There may be another one of its name some day."""
@@ -435,8 +438,10 @@ class Hub:
         self._missing.add(interest)
         self._push(stream)
 
-    async def _broken(self, streams: Iterable[Stream], problem: EskerError) -> None:
+    async def _broken(self, streams: Iterable[Stream], problem: EskerError, name: str) -> None:
         fault = faults.fault_of(problem)
+        if fault.code in faults.DAMAGE:
+            self.app.audit.tell(fault.code, topic=name)
         await self._end(streams, "error", {"code": fault.code, "message": fault.message})
 
     # ---- streams that are not live -------------------------------------------------------
@@ -448,8 +453,8 @@ class Hub:
             stream.task = self._loop.create_task(self._pump(stream))
 
     async def _pump(self, stream: Stream) -> None:
+        turn, name = 0, ""
         try:
-            turn = 0
             while not stream.gone:
                 if stream.dropped:
                     told, stream.dropped = {"frames": stream.dropped}, 0
@@ -465,6 +470,7 @@ class Hub:
                     if not behind:
                         break
                     turn += 1
+                    name = behind[turn % len(behind)].name
                     await self._catch_up(behind[turn % len(behind)])
         except DONE:
             raise
@@ -473,7 +479,7 @@ class Hub:
         except EskerError as problem:
             if not stream.gone and not self.app.stopping.is_set():
                 LOG.warning("a stream ends: %s", problem)
-                await self._broken([stream], problem)
+                await self._broken([stream], problem, name)
         except Exception:
             if not stream.gone:
                 LOG.exception("a stream ends")
@@ -622,8 +628,7 @@ class Hub:
             elif now - stream.since > settings.stall_seconds:
                 stream.abort()
         if sent_away:
-            told = {"code": "unauthorized", "message": "the key is no longer valid"}
-            await self._end(sent_away, "error", told)
+            await self._end(sent_away, "error", KEY_ENDED)
 
     async def _poll(self) -> None:
         """Look at shards that no writer of this process would wake."""

@@ -19,6 +19,7 @@ from esker.groups.group import Group, check_name
 from esker.groups.lag import Rates
 from esker.groups.registry import Groups
 from esker.server.faults import Fault
+from esker.server.records import known
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
@@ -73,16 +74,16 @@ class Members:
         return seat
 
     def _sit(self, store: Store, name: Name, session: float, now: float) -> Seat:
-        topic = existing(store[name[0]], name[1])
+        topic = existing(known(store, name[0]), name[1])
         group = topic.group(name[1], gaps="yield", session=session)
         with store._lock:
-            known = self._seats.get(name)
-            if known is None and len(self._seats) < self._most:
+            other = self._seats.get(name)
+            if other is None and len(self._seats) < self._most:
                 seat = self._seats[name] = Seat(group, session, now)
                 return seat
         group.close()
-        if known is not None:  # two calls at once: the other one was faster
-            return known
+        if other is not None:  # two calls at once: the other one was faster
+            return other
         raise Fault(
             "throttled", f"there are {self._most} members of groups, and no more are taken",
             detail={"limit": "members", "max": self._most},
@@ -97,7 +98,7 @@ class Members:
             seat = self._seats.get(name)
         _close(late)
         if seat is None or seat.group.closed:
-            existing(store[name[0]], name[1])
+            existing(known(store, name[0]), name[1])
             raise Fenced(
                 f"member {name[2]!r} of group {name[1]!r} has not been heard of for its session, "
                 "or has never polled: it holds no shard. Poll again to go on"

@@ -80,6 +80,8 @@ def _server(text: Text, call: Call) -> None:
              [({}, int(bool(app.gate.warning)))])  # fmt: skip
     text.add("esker_http_requests_under_way", "gauge", "Requests that are being done",
              [({}, app.under_way)])  # fmt: skip
+    text.add("esker_streams_under_way", "gauge", "Streams of any kind, as their limit counts them",
+             [({}, app.gate.streams)])  # fmt: skip
 
 
 def _delivery(text: Text, call: Call) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from esker.server import described
 from esker.server.codec import ARROW, BYTES, EVENTS, JSON, NDJSON
 from esker.server.described import ANSWERED, BODIES, CODES, EXAMPLES, HEADERS, STATUSES
 from esker.server.faults import STATUS, Body
@@ -30,7 +31,7 @@ NAME: Final = {
 
 _EVERYWHERE: Final = (
     "invalid_request", "request_timeout", "misdirected", "forbidden", "headers_too_large",
-    "internal", "not_ready", "shutting_down", "too_many_connections",
+    "throttled", "internal", "not_ready", "shutting_down", "too_many_connections",
 )  # fmt: skip
 _LATER: Final = {"429", "503"}
 
@@ -63,7 +64,10 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Esker", "version": VERSION,
-            "description": "A durable log: topics of records, and who reads them.",
+            "description": (
+                "A durable log: topics of records, and who reads them. What answers GET and is no "
+                "stream answers HEAD as well."
+            ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "tags": [{"name": name} for name in dict.fromkeys(map(_room, routes))],
@@ -74,6 +78,10 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
                 "key": {
                     "type": "http", "scheme": "bearer",
                     "description": "a key of the server; without a file of keys nobody needs one",
+                },
+                "ticket": {
+                    "type": "apiKey", "in": "query", "name": "ticket",
+                    "description": "of POST /v1/tickets: instead of a key, for one stream",
                 },
             },
         },
@@ -95,7 +103,8 @@ def _operation(route: Route, known: Known) -> dict[str, Any]:
         "responses": _responses(route, known),
     }  # fmt: skip
     if route.scope is not None:
-        told["security"] = [{"key": [route.scope]}, {}]
+        tickets = [{"ticket": [route.scope]}] if route.streams or route.live else []
+        told["security"] = [{"key": [route.scope]}, *tickets, {}]
     if route.streams:
         told["x-streams"] = True
     if route.body is not None:
@@ -120,7 +129,9 @@ def codes(route: Route) -> list[str]:
     """The codes of all errors that a route is known to give."""
     found = list(_EVERYWHERE)
     if route.scope is not None:
-        found += ["unauthorized", "throttled"]
+        found += ["unauthorized"]
+    if route.scope not in (None, "read"):
+        found += ["read_only"]
     if "{" in route.path:
         found += ["not_found"]
     if route.names:
@@ -134,6 +145,8 @@ def codes(route: Route) -> list[str]:
 
 def _responses(route: Route, known: Known) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": _success(route, known)}
+    if route.handler in described.UPGRADES:
+        answers = {"101": {"description": described.UPGRADES[route.handler]}}
     for status, says in STATUSES.get(route.handler, {}).items():
         answers[status] = {**answers["200"], "description": says}
         if status in ("204", "304"):
@@ -167,6 +180,8 @@ def _answer_schema(route: Route, media: str, known: Known) -> Any:
 
 def _failure(says: str, known: Known, *, later: bool = False) -> dict[str, Any]:
     headers = dict(_ANSWER_HEADERS)
+    if "throttled" in says:
+        headers |= _RATES
     if later:
         headers["Retry-After"] = _header("seconds after which it may be tried again")
     return {
@@ -183,6 +198,11 @@ _ANSWER_HEADERS: Final = {
     "Server-Timing": _header("milliseconds, by what took them"),
 }
 
+_RATES: Final = {  # only with a rate (`key_rate`), and then of every answer
+    "RateLimit-Limit": _header("calls that the key may make at once"),
+    "RateLimit-Remaining": _header("those that are left"),
+    "RateLimit-Reset": _header("seconds until all of them are there again"),
+}
 
 # ---- parameters ------------------------------------------------------------------------------
 

@@ -8,14 +8,17 @@ from typing import Any
 from esker import positions
 from esker.engine import ranges as dividing
 from esker.engine.reader import count_records, earliest_of, find_time
+from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import InvalidOption
 from esker.server import codec, wire
 from esker.server.call import Call, Disconnected, Reply
 from esker.server.faults import Fault
+from esker.server.records import known
 
 
-def _existing(topic: Topic) -> Topic:
+def _existing(store: Store, name: str) -> Topic:
+    topic = known(store, name)
     topic._existing()
     return topic
 
@@ -38,7 +41,7 @@ async def ranges(call: Call) -> Reply:
             name, topic.epoch, found, [codec.gap_out(gap) for gap in missed.values()]
         )
 
-    return Reply(await call.app.run(lambda store: settle(_existing(store[name]))))
+    return Reply(await call.app.run(lambda store: settle(_existing(store, name))))
 
 
 async def pieces(call: Call) -> Reply:
@@ -60,7 +63,7 @@ async def pieces(call: Call) -> Reply:
             None if query.before is None else dividing.last_before(view, query.before, end),
         )  # fmt: skip
 
-    return Reply(await call.app.run(lambda store: divide(_existing(store[name]))))
+    return Reply(await call.app.run(lambda store: divide(_existing(store, name))))
 
 
 async def tail(call: Call) -> Reply:
@@ -83,14 +86,14 @@ async def tail(call: Call) -> Reply:
         found.cursors.update(cursors)
         return found
 
-    waiting = await call.app.run(lambda store: steps(_existing(store[name])))
+    waiting = await call.app.run(lambda store: steps(_existing(store, name)))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + body.wait
     gone = loop.create_task(call.gone())
     stopping = loop.create_task(call.app.stopping.wait())
     try:
         while True:
-            found = await call.app.run(lambda store: ends(_existing(store[name])))
+            found = await call.app.run(lambda store: ends(_existing(store, name)))
             moved = any(found[shard] > cursors[shard] for shard in cursors)
             if moved or loop.time() >= deadline or stopping.done():
                 return Reply(wire.Ends(name, {str(shard): end for shard, end in found.items()}))
@@ -114,12 +117,12 @@ async def sync(call: Call) -> Reply:
         else:
             topic.flush()
 
-    await call.app.run(lambda store: settle(_existing(store[name])))
+    await call.app.run(lambda store: settle(_existing(store, name)))
     return Reply(wire.Synced(name, durable))
 
 
 async def counters(call: Call) -> Reply:
     """Every counter of a shard's page."""
     name, shard = call.params["topic"], call.query.shard
-    found = await call.app.run(lambda store: store[name].counters(shard))
+    found = await call.app.run(lambda store: _existing(store, name).counters(shard))
     return Reply(wire.Counters(name, shard, found))

@@ -23,6 +23,7 @@ from esker.server import codec
 from esker.server import wire_rooms as wire
 from esker.server.call import Call, Disconnected, Reply
 from esker.server.faults import Fault
+from esker.server.records import known
 from esker.server.rooms import record_fields, record_out
 from esker.server.wire import Span
 
@@ -37,7 +38,12 @@ SECONDS = {"lease_us": "lease", "claim_jitter_us": "claim_jitter", "history_us":
 async def opened(call: Call) -> Queue:
     """The queue that the path names; a topic that is none is not made one."""
     name = call.params["queue"]
-    return await call.app.run(lambda store: known_queue(store, name))
+
+    def find(store: Store) -> Queue:
+        known(store, name)
+        return known_queue(store, name)
+
+    return await call.app.run(find)
 
 
 # ---- the queue -------------------------------------------------------------------------------
@@ -48,8 +54,8 @@ async def create(call: Call) -> Reply:
     name, options = call.params["queue"], call.body.given()
 
     def make(store: Store) -> tuple[bool, Queue]:
-        known = name in store
-        return not known, store.queue(name, **options)
+        there = name in store
+        return not there, store.queue(name, **options)
 
     letter = options.get("dead_letter") or name  # which becomes a topic, too
     async with call.app.with_topic(name, letter):

@@ -59,6 +59,8 @@ class Server:
             ws=Upgraded,
             ws_max_size=settings.body_bytes,
             ws_per_message_deflate=False,
+            ws_ping_interval=settings.heartbeat_seconds,
+            ws_ping_timeout=settings.stall_seconds,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -39,13 +40,15 @@ from esker.server.depth import check_depth
 from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.hub import SHARDS_MAX
-from esker.server.stream import SocketStream
+from esker.server.stream import KEY_ENDED, SocketStream
 from esker.server.wire_live import Answer, Ping, Publish, Subscribe, Unsubscribe
 
 LOG: Final = logging.getLogger("esker.server")
 ROUTE: Final = "socket.plain"
 _MESSAGE: Final[Any] = msgspec.json.Decoder(wire_live.Message)
-_GOING_AWAY: Final = 1012
+_GOING_AWAY: Final = 1012  # come back
+_NO_LONGER: Final = 1008  # do not: the key is no good any more
+Refused = Callable[[Fault, dict[str, Any]], None]
 
 
 async def plain(call: Call) -> Reply:
@@ -56,11 +59,11 @@ async def plain(call: Call) -> Reply:
     )  # fmt: skip
 
 
-async def refuse(reply: Reply, request: str, receive: Receive, send: Send) -> None:
+async def refuse(
+    reply: Reply, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send
+) -> None:
     """No WebSocket, but an answer of HTTP that says why."""
     await receive()
-    headers = [(b"content-type", reply.media.encode()), (b"esker-request", request.encode())]
-    headers += [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     await send(
         {"type": "websocket.http.response.start", "status": reply.status, "headers": headers}
     )
@@ -69,8 +72,8 @@ async def refuse(reply: Reply, request: str, receive: Receive, send: Send) -> No
     await receive()  # and that the connection is closed: then the server holds nothing of it
 
 
-async def serve(call: Call, receive: Receive, send: Send) -> None:
-    """A connection, from handshake to end."""
+async def serve(call: Call, receive: Receive, send: Send, refused: Refused) -> None:
+    """A connection, from handshake to end. `refused` is told of messages that may not be."""
     hub = call.app.hub
     await receive()
     await send({"type": "websocket.accept"})
@@ -85,7 +88,7 @@ async def serve(call: Call, receive: Receive, send: Send) -> None:
             task.cancel()
 
     stream = SocketStream(call.principal, send, abort)
-    talk = Talk(call, stream)
+    talk = Talk(call, stream, refused)
     hub.join(stream)
     try:
         while (message := await receive())["type"] == "websocket.receive":
@@ -93,27 +96,31 @@ async def serve(call: Call, receive: Receive, send: Send) -> None:
             await talk.take(message["text"].encode() if data is None else data, data is not None)
     except asyncio.CancelledError:
         if not ended:
+            if not call.principal.alive:
+                await stream.say(frames.event("error", KEY_ENDED, stream.form))
             raise
         task.uncancel()
     finally:
         ended = True
         hub.leave(stream)
         with contextlib.suppress(RuntimeError, OSError):  # it has been closed already
-            await send({"type": "websocket.close", "code": _GOING_AWAY})
+            code = _GOING_AWAY if call.principal.alive else _NO_LONGER
+            await send({"type": "websocket.close", "code": code})
 
 
 class Talk:
     """What a client says, and what it is answered."""
 
-    def __init__(self, call: Call, stream: SocketStream) -> None:
+    def __init__(self, call: Call, stream: SocketStream, refused: Refused) -> None:
         self._call = call
+        self._refused = refused
         self._hub = call.app.hub
         self._stream = stream
 
     async def take(self, data: bytes, binary: bool) -> None:
         """One message."""
         request: str | int | None = None
-        head, body = b"", None
+        head, body, message = b"", None, None
         try:
             head, body = frames.unbinary(data) if binary else (data, None)
             check_depth(head, self._call.app.settings.json_depth)
@@ -121,10 +128,9 @@ class Talk:
             request = message.request_id
             answer = await self._do(message, body)
         except Fault as fault:
-            answer = Answer("error", code=fault.code, message=fault.message, detail=fault.detail)
+            answer = self._error(fault, message)
         except EskerError as problem:
-            told = faults.fault_of(problem)
-            answer = Answer("error", code=told.code, message=told.message, detail=told.detail)
+            answer = self._error(faults.fault_of(problem), message)
         except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
             with contextlib.suppress(msgspec.MsgspecError, RecursionError):
                 request = msgspec.json.decode(head, type=wire_live.Asked).request_id
@@ -137,9 +143,15 @@ class Talk:
             answer.request_id = request
             await self._stream.put(msgspec.json.encode(answer))
 
+    def _error(self, fault: Fault, message: Any) -> Answer:
+        asked = {"op": type(message).__struct_config__.tag} if message is not None else {}
+        names = getattr(message, "names", None) or [getattr(message, "topic", None) or ""]
+        self._refused(fault, {**asked, "topic": ",".join(names)})
+        return Answer("error", code=fault.code, message=fault.message, detail=fault.detail)
+
     async def _do(self, message: Any, body: bytes | None) -> Answer | None:
         if not getattr(self._call.principal, "alive", True):
-            raise Fault("unauthorized", "the key is no longer valid")
+            raise Fault(KEY_ENDED["code"], KEY_ENDED["message"])
         if isinstance(message, Ping):
             return Answer("pong")
         if isinstance(message, Publish):

@@ -154,15 +154,23 @@ async def stage(call: Call) -> Reply:
     """Write records beside the log; the tickets make them a part of it later."""
     topic, shard = call.params["topic"], call.query.shard
     began = call.app.clock.monotonic()
-    async with call.app.with_topic(topic):
-        staged: Stage = await call.app.run(lambda store: store.stage(topic, shard))
+    staged: Stage | None = None
     rows = 0
+
+    async def begun() -> Stage:
+        """With the first that came: what is no stream at all makes no topic."""
+        async with call.app.with_topic(topic):
+            return await call.app.run(lambda store: store.stage(topic, shard))
+
     try:
         async for piece in _pieces(call):
-            rows += await call.app.run(lambda _, piece=piece: _append(staged, piece))  # type: ignore[misc]
-        tickets = await call.app.run(lambda _: staged.finish())
+            stage = staged = staged or await begun()
+            rows += await call.app.run(lambda _, s=stage, piece=piece: _append(s, piece))  # type: ignore[misc]
+        stage = staged = staged or await begun()
+        tickets = await call.app.run(lambda _: stage.finish())
     except BaseException:
-        await call.app.run(lambda _: staged.discard())
+        if staged is not None:
+            await call.app.run(lambda _: staged.discard())
         raise
     call.times["stage"] = (call.app.clock.monotonic() - began) * 1e3
     return Reply(

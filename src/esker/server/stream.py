@@ -30,6 +30,7 @@ SSE_FRAMES: Final = 1_024
 SOCKET_MESSAGES: Final = 4
 QUEUE_BYTES: Final = 1 << 20
 FAREWELL_SECONDS: Final = 0.5
+KEY_ENDED: Final = {"code": "unauthorized", "message": "the key is no longer valid"}
 
 
 class Interest:
@@ -212,7 +213,7 @@ class EventStream(Stream):
             self.write(data)
 
     async def finish(self, last: bytes) -> None:
-        if self.closed:
+        if self.closed or (self._wire is not None and self._exchange.response_complete):
             return
         self.closed = True
         if self._wire is not None and self._wire.flow.write_paused:
@@ -231,6 +232,15 @@ class EventStream(Stream):
             return frame.whole
         interest.piece = frame.piece
         return frames.with_cursor(frame.body, (each.piece for each in self.interests))
+
+
+async def last_word(send: Send, told: bool) -> None:
+    """End an answer of events, whose key has ended; with `told`, an event says so.
+
+    Who takes nothing is not waited for: what he was not to have any more would wait for him, too.
+    """
+    last = frames.event("error", KEY_ENDED, "sse") if told else b""
+    await EventStream(None, send).finish(last)
 
 
 class SocketStream(Stream):
@@ -257,9 +267,13 @@ class SocketStream(Stream):
     async def finish(self, last: bytes) -> None:
         if self.closed:
             return
-        with contextlib.suppress(TimeoutError):  # it takes nothing, not even that it is over
-            await asyncio.wait_for(self.put(last), FAREWELL_SECONDS)
+        await self.say(last)
         self.abort()
+
+    async def say(self, last: bytes) -> None:
+        """The last word; who takes nothing, not even that it is over, does not hear it."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.put(last), FAREWELL_SECONDS)
 
     def abort(self) -> None:
         self.closed = True

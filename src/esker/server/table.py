@@ -8,6 +8,7 @@
     media           the content types that the body may have
     reply           what comes back, as a struct, for the OpenAPI document
     offers          the content types that it may come back as
+    appends         whether it adds records, which a server under pressure refuses
 
 A handler is a coroutine `(call) -> Reply`. The table names it, so that this module imports none;
 handlers.py knows them all.
@@ -58,6 +59,7 @@ class Route(NamedTuple):
     limit: str = "body_bytes"  # the setting that says how long the body may be
     offers: tuple[str, ...] = (JSON,)  # the content types that the answer may have; none: no body
     live: bytes = b""  # what in the query makes it an answer without an end
+    appends: bool = False  # it may be refused under pressure, before its body is read
 
     def is_stream(self, query: bytes) -> bool:
         """Whether the answer has no end."""
@@ -105,7 +107,7 @@ ROOMS: Final[tuple[Route, ...]] = (
     Route("GET", JOBS, "read", "queues.state", "How many jobs are where", QUEUE,
           reply=rooms.QueueState),
     Route("POST", JOBS + "/jobs", "write", "queues.put", "Add jobs", QUEUE, body=rooms.Jobs,
-          reply=rooms.JobsPut),
+          reply=rooms.JobsPut, appends=True),
     Route("GET", JOBS + "/jobs", "read", "queues.peek", "The jobs that come next", QUEUE,
           query=rooms.PeekQuery, reply=rooms.Peeked),
     Route("POST", JOBS + "/claim", "consume", "queues.claim", "Take jobs under a lease", QUEUE,
@@ -162,7 +164,7 @@ ROOMS: Final[tuple[Route, ...]] = (
     # batches made elsewhere
     Route("POST", "/v1/topics/{topic}/stages", "write", "stages.stage",
           "Write records beside the log", TOPIC, query=rooms.StageQuery, body=RAW, media=(ARROW,),
-          reply=rooms.Staged, limit="stage_bytes"),
+          reply=rooms.Staged, limit="stage_bytes", appends=True),
     Route("POST", "/v1/attach", "write", "stages.attach", "Make staged records a part of the log",
           (Place("body", "tickets[].topic"),), body=rooms.Attach, reply=rooms.Attached),
     Route("GET", "/v1/attached/{writer}", "write", "stages.attached",
@@ -173,9 +175,9 @@ ROOMS: Final[tuple[Route, ...]] = (
           (Place("body", "tickets[].topic"),), body=rooms.Discard, reply=rooms.Discarded),
     # Durable Streams
     Route("PUT", STREAM, "write", "durable.create", "Make a durable stream", TOPIC, body=RAW,
-          media=ANY, offers=()),
+          media=ANY, offers=(), appends=True),
     Route("POST", STREAM, "write", "durable.append", "Append to a durable stream, or close it",
-          TOPIC, body=RAW, media=ANY, offers=()),
+          TOPIC, body=RAW, media=ANY, offers=(), appends=True),
     Route("GET", STREAM, "read", "durable.read", "Read a durable stream; HEAD: where it ends",
           TOPIC, query=wire.StreamQuery, offers=ANY, live=b"live=sse"),
     Route("DELETE", STREAM, "delete", "durable.delete", "Delete a durable stream", TOPIC,
@@ -183,7 +185,7 @@ ROOMS: Final[tuple[Route, ...]] = (
     # OpenTelemetry
     Route("POST", "/otlp/v1/logs", "write", "otlp.logs", "Logs of OpenTelemetry",
           (Place("header", "esker-topic"),), body=RAW, media=(JSON, PROTOBUF),
-          reply=rooms.Exported),
+          reply=rooms.Exported, appends=True),
 )  # fmt: skip
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -215,7 +217,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     # records
     Route("POST", "/v1/topics/{topic}/records", "write", "records.append",
           "Append records, all or none", TOPIC, query=wire.AppendQuery, body=RAW,
-          media=(JSON, NDJSON, ARROW, BYTES, CLOUD_EVENT, CLOUD_EVENTS), reply=wire.Appended),
+          media=(JSON, NDJSON, ARROW, BYTES, CLOUD_EVENT, CLOUD_EVENTS), reply=wire.Appended,
+          appends=True),
     Route("GET", "/v1/topics/{topic}/records", "read", "records.read",
           "Read records of a shard, and wait for more", TOPIC, query=wire.ReadQuery,
           reply=wire.Page, offers=(JSON, NDJSON, ARROW, CSV, CLOUD_EVENTS)),

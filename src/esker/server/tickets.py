@@ -44,11 +44,13 @@ class Tickets:
         """A new ticket."""
         self._sweep(now)
         mine = sum(each.principal.account is principal.account for each in self._given.values())
-        if len(self._given) >= MOST or mine >= MOST_OF_ONE:
-            raise Fault(
-                "throttled", "too many tickets that nobody has used",
-                headers=(("retry-after", str(int(SECONDS))),),
-            )  # fmt: skip
+        for count, most in ((mine, MOST_OF_ONE), (len(self._given), MOST)):
+            if count >= most:
+                raise Fault(
+                    "throttled", f"{most} tickets are waiting to be used",
+                    detail={"limit": "tickets", "max": most},
+                    headers=(("retry-after", str(int(SECONDS))),),
+                )  # fmt: skip
         text = f"tkt_{secrets.token_hex(16)}"
         self._given[hash_of(text)] = Ticket(principal.narrowed(scopes, topics), now + SECONDS)
         return text

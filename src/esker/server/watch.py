@@ -38,11 +38,12 @@ from esker.clock import Clock
 from esker.options import topic_name
 from esker.server import cursor, wire_live
 from esker.server.call import Call, Receive, Reply, Send
-from esker.server.codec import EVENTS
+from esker.server.codec import EVENTS, UNBUFFERED
 from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.frames import Lens
 from esker.server.hub import SHARDS_MAX
+from esker.server.records import known
 from esker.server.stream import EventStream
 from esker.server.wire_live import TOPICS_MAX, WatchTopic
 
@@ -50,7 +51,6 @@ RETRY: Final = b"retry: 2000\n\n"
 TTL_SECONDS: Final = 300.0
 SESSIONS_MAX: Final = 10_000
 SESSIONS_OF_ONE: Final = 1_000  # of one key; who needs none is one
-_HEADERS: Final = (("x-accel-buffering", "no"), ("cache-control", "no-store, no-transform"))
 
 
 class Session(NamedTuple):
@@ -150,7 +150,7 @@ async def make(call: Call) -> Reply:
     for name in session.topics:  # those that are not there are told now, not later
         topic_name(name)  # and what can never be there is not kept
         if not session.lenient:
-            await call.app.run(lambda store, name=name: store[name].shards)  # type: ignore[misc]
+            await call.app.run(lambda store, name=name: known(store, name))  # type: ignore[misc]
     made = call.app.sessions.add(session)
     return Reply(wire_live.Watching(made, f"/v1/watch/{made}", TTL_SECONDS), 201)
 
@@ -190,4 +190,4 @@ async def _stream(call: Call, session: Session, given: str | None = None) -> Rep
         finally:
             hub.leave(stream)
 
-    return Reply(media=EVENTS, headers=_HEADERS, serve=serve)
+    return Reply(media=EVENTS, headers=UNBUFFERED, serve=serve)

@@ -7,7 +7,8 @@
                         this worker's any more
     event: error        something that the queue told: a gap, a failure; then the stream ends
     event: bye          the server stops; come back
-    : heartbeat         now and then, so that a connection that is dead is found out
+    : heartbeat         every 15 seconds in which nothing else came (`heartbeat_seconds`), so that a
+                        connection that is dead is found out, and no proxy ends one that is not
 
 A job counts as in hand until it is acked, nacked or released, or its lease is lost. While its key
 has as many jobs in hand as it may (hands.py), a stream gets no further one. The stream does not
@@ -28,7 +29,7 @@ from esker.errors import EskerError
 from esker.queues.job import Job
 from esker.server import wire_rooms as wire
 from esker.server.call import Call, Reply
-from esker.server.codec import EVENTS
+from esker.server.codec import EVENTS, UNBUFFERED
 from esker.server.faults import Fault, fault_of
 from esker.server.queues import job_out, opened
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from esker.queues.queue import Queue
     from esker.server.desk import Place
 
-HEARTBEAT_SECONDS: Final = 15.0
 PATIENCE_SECONDS: Final = 5.0  # at a stretch, at the desk
 
 
@@ -48,7 +48,8 @@ async def work(call: Call) -> Reply:
     lease = _lease(query.lease)
     if lease is not None:
         queue._lease(lease)
-    return Reply(media=EVENTS, stream=Stream(call, queue, lease).run())
+    stream = Stream(call, queue, lease).run()
+    return Reply(media=EVENTS, headers=UNBUFFERED, stream=stream)
 
 
 def _lease(text: str | None) -> float | str | None:
@@ -72,6 +73,9 @@ class Stream:
         self._queue = queue
         self._lease = lease
         self._clock = queue._context.clock
+        self._loop = asyncio.get_running_loop()
+        self._rhythm = call.app.settings.heartbeat_seconds
+        self._beat_at = 0.0  # when the next sign of life is due
         self._desk = call.app.rooms.desks.of(call.app, queue)
         self._held: dict[Place, Job] = {}
         self._changed = asyncio.Event()
@@ -84,6 +88,7 @@ class Stream:
         claiming: asyncio.Future[list[Job]] | None = None
         try:
             yield b": esker work\n\n"
+            self._beat_at = self._loop.time() + self._rhythm
             while not gone.done() and not stopping.done():
                 for lost in self._late():
                     yield event("lost", lost)
@@ -95,7 +100,7 @@ class Stream:
                 if claiming is not None:
                     waiting.append(claiming)
                 try:
-                    done, _ = await asyncio.wait(
+                    await asyncio.wait(
                         waiting, timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED
                     )
                 finally:
@@ -112,7 +117,8 @@ class Stream:
                     self._take(jobs)
                     for job in jobs:
                         yield event("job", self._told(job))
-                if not done:
+                if self._loop.time() >= self._beat_at:
+                    self._beat_at = self._loop.time() + self._rhythm
                     yield b": heartbeat\n\n"
             if not gone.done():
                 yield event("bye", {"reason": "the server stops"})
@@ -173,9 +179,10 @@ class Stream:
         return [{"shard": shard, "offset": offset} for shard, offset, _ in late]
 
     def _patience(self) -> float:
-        now = self._clock.monotonic()
-        first = min((job.deadline for job in self._held.values()), default=now + HEARTBEAT_SECONDS)
-        return max(0.001, min(HEARTBEAT_SECONDS, first - now + 0.001))
+        """How long there is nothing to do if nobody does anything."""
+        now, beat = self._clock.monotonic(), self._beat_at - self._loop.time()
+        first = min((job.deadline - now for job in self._held.values()), default=beat)
+        return max(0.001, min(beat, first + 0.001))
 
 
 def _error(problem: EskerError) -> bytes:
