@@ -184,6 +184,10 @@ async def handshakes(folder: Path) -> tuple[int, list[str]]:
                 count += 1
                 if not socket.running.done() or socket.said[-1]["type"] != "websocket.close":
                     wrong.append(f"{where}: a revoked key has a WebSocket: {socket.said}")
+                elif "unauthorized" not in socket.said[-2].get("text", ""):
+                    wrong.append(f"{where}: a WebSocket is not told why it ends: {socket.said}")
+                elif socket.said[-1]["code"] != 1008:
+                    wrong.append(f"{where}: it is told to come back: {socket.said}")
                 await socket.leave()
     return count, wrong
 

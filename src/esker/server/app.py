@@ -32,7 +32,7 @@ from esker.engine.progress import Progress
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.options import topic_name
-from esker.server import faults, socket
+from esker.server import faults, frames, socket
 from esker.server.audit import Audit
 from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded, hinted
 from esker.server.codec import EVENTS, JSON
@@ -139,11 +139,11 @@ class App:
             pass
         except Ended:
             if reply is not None:
-                # a stream ends here, and who comes back is told why
+                # a stream is told why it ends, and so is who comes back
                 if reply.media != EVENTS:
                     raise asyncio.CancelledError from None  # cut off, for it must not seem whole
                 if reply.stream is not None or reply.serve is not None:
-                    await send({"type": "http.response.body", "body": b""})
+                    await send({"type": "http.response.body", "body": frames.keyless("sse")})
             else:
                 fault = Fault("unauthorized", "this key has just ended; what it did may stand")
                 self._audited(scope, request, fault)

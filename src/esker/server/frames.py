@@ -246,6 +246,11 @@ def event(name: str, told: dict[str, Any], form: Form) -> bytes:
     return msgspec.json.encode({"op": name.replace("-", "_"), **told})
 
 
+def keyless(form: Form) -> bytes:
+    """The last event of a stream whose key has ended."""
+    return event("error", {"code": "unauthorized", "message": "the key is no longer valid"}, form)
+
+
 def with_cursor(body: bytes, pieces: Iterable[str]) -> bytes:
     """An event with the cursor of a stream that has many shards."""
     return b"".join((body, b"id: ", "".join(pieces).encode(), b"\n\n"))

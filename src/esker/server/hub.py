@@ -621,9 +621,8 @@ class Hub:
                 stream.seen, stream.since = stream.sent, now
             elif now - stream.since > settings.stall_seconds:
                 stream.abort()
-        if sent_away:
-            told = {"code": "unauthorized", "message": "the key is no longer valid"}
-            await self._end(sent_away, "error", told)
+        ends = [stream.finish(frames.keyless(stream.form)) for stream in sent_away]
+        await asyncio.gather(*ends, return_exceptions=True)
 
     async def _poll(self) -> None:
         """Look at shards that no writer of this process would wake."""

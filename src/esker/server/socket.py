@@ -45,7 +45,8 @@ from esker.server.wire_live import Answer, Ping, Publish, Subscribe, Unsubscribe
 LOG: Final = logging.getLogger("esker.server")
 ROUTE: Final = "socket.plain"
 _MESSAGE: Final[Any] = msgspec.json.Decoder(wire_live.Message)
-_GOING_AWAY: Final = 1012
+_COME_BACK: Final = 1012
+_REFUSED: Final = 1008
 
 
 async def plain(call: Call) -> Reply:
@@ -92,14 +93,18 @@ async def serve(call: Call, receive: Receive, send: Send) -> None:
             data = message.get("bytes")
             await talk.take(message["text"].encode() if data is None else data, data is not None)
     except asyncio.CancelledError:
-        if not ended:
+        if not ended:  # by who counts the calls: the key has ended
+            ended = True
+            if not call.principal.alive:
+                await stream.finish(frames.keyless(stream.form))
             raise
         task.uncancel()
     finally:
         ended = True
         hub.leave(stream)
+        code = _COME_BACK if call.principal.alive else _REFUSED
         with contextlib.suppress(RuntimeError, OSError):  # it has been closed already
-            await send({"type": "websocket.close", "code": _GOING_AWAY})
+            await send({"type": "websocket.close", "code": code})
 
 
 class Talk:
