@@ -168,6 +168,15 @@ def test_a_form_is_not_taken_even_where_there_is_nothing_to_say() -> None:
     asyncio.run(story())
 
 
+def test_who_names_no_host_is_told_so_and_who_names_another_which() -> None:
+    with pytest.raises(Fault, match="Host is missing") as told:
+        check_place({}, Settings())
+    assert told.value.status == 400
+    with pytest.raises(Fault, match=r"not called 'shop\.example:80'.*`hosts`") as told:
+        check_place({"host": "shop.example:80"}, Settings())
+    assert told.value.status == 421
+
+
 @pytest.mark.parametrize("headers", [{"host": each} for each in FOREIGN_HOSTS] + FOREIGN_PAGES)
 def test_a_websocket_is_held_to_the_same(headers: dict[str, str]) -> None:
     with pytest.raises(Fault) as told:

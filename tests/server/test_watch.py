@@ -436,6 +436,8 @@ def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: C
         answer = client.call("POST", "/v1/watch", {"topics": {name: {}}, "lenient": True})
         assert (answer.status, answer.code) == (400, "invalid_name")
         assert len(answer.body) < 1_000
+    for names in ("..%2Fx", "x,", ",", "x*"):  # in a query, too: it would be waited for without end
+        assert client.get(f"/v1/watch?topics={names}&lenient=true").code == "invalid_name"
 
 
 def test_a_watch_is_for_who_made_it_and_is_forgotten_after_a_while(

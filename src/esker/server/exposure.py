@@ -22,6 +22,7 @@ from typing import Final
 
 from esker.errors import InvalidOption
 from esker.server.faults import Fault
+from esker.server.keys import redacted
 from esker.server.settings import Settings
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -79,10 +80,16 @@ def check_place(headers: Mapping[str, str], settings: Settings, *, page: bool = 
 
     `page`: it is for the console's page, which a link of another site may lead to.
     """
-    host = headers.get("host", "")
+    host = headers.get("host")
+    if host is None:
+        raise Fault("invalid_request", "the header Host is missing: say whom this is for")
     found = _HOST.fullmatch(host)
     if found is None or found[1].lower() not in own_names(settings.host, settings.hosts):
-        raise Fault("misdirected", "this server has another name; the setting `hosts` lists them")
+        raise Fault(
+            "misdirected",
+            f"this server is not called {redacted(host[:100])!r}; the setting `hosts` gives it "
+            "more names",
+        )
     origin = headers.get("origin")
     if origin is not None and origin in settings.origins:
         return

@@ -31,6 +31,7 @@ from typing import Any, Final
 import msgspec
 
 from esker.errors import EskerError, TopicNotFound
+from esker.options import topic_name
 from esker.records import Record, Span, Spans
 from esker.server import codec, cursor, faults, frames, wire, wire_live
 from esker.server.arrow import arrow_in
@@ -44,6 +45,7 @@ from esker.server.wire_live import Answer, Ping, Publish, Subscribe, Unsubscribe
 
 LOG: Final = logging.getLogger("esker.server")
 ROUTE: Final = "socket.plain"
+_OPS: Final = "ping, publish, subscribe, unsubscribe"
 _MESSAGE: Final[Any] = msgspec.json.Decoder(wire_live.Message)
 _COME_BACK: Final = 1012
 _REFUSED: Final = 1008
@@ -133,7 +135,10 @@ class Talk:
         except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
             with contextlib.suppress(msgspec.MsgspecError, RecursionError):
                 request = msgspec.json.decode(head, type=wire_live.Asked).request_id
-            answer = Answer("error", code="invalid_request", message=f"message: {problem}")
+            wrong = f"message: {problem}"
+            if wrong.endswith("at `$.op`"):
+                wrong += f"; there is: {_OPS}"
+            answer = Answer("error", code="invalid_request", message=wrong)
         except Exception:
             self._call.app.failures += 1
             LOG.exception("a message of request %s failed", self._call.request)
@@ -161,8 +166,10 @@ class Talk:
         if not names:
             raise Fault("invalid_request", "say which: topic or topics")
         self._allow("read", names)
+        lens = message.lens()  # what is wrong with it is told in place of the answer
         known = {each.name for each in self._stream.interests}
         for name in names:
+            topic_name(name)  # what can never be there is not waited for
             if name in known:
                 raise Fault("invalid_request", f"{name!r} is subscribed already")
         places = cursor.places(message.cursors)
@@ -175,7 +182,7 @@ class Talk:
             raise Fault("invalid_request", f"a connection has at most {SHARDS_MAX} shards")
         answer = Answer("subscribed", message.request_id, topics=names)
         await self._stream.put(msgspec.json.encode(answer))  # before any record
-        self._hub.watch(self._stream, spots, message.lens())
+        self._hub.watch(self._stream, spots, lens)
         return None
 
     def _unsubscribe(self, message: Unsubscribe) -> Answer:
