@@ -104,6 +104,8 @@ async def matrix(folder: Path) -> tuple[int, list[str]]:
                 judge(what, route, route.scope is None, got)
                 if route.scope is not None and got.status != 401:
                     wrong.append(f"{route.path}: {what}: {got.status}, not 401")
+                if what.endswith("scheme") and route.scope and b"Bearer esk_" not in got.body:
+                    wrong.append(f"{route.path}: {what}: is not told how a key is sent")
             if route.scope is None:
                 continue
             for field in ("key", "access_token", "api_key", "ticket"):

@@ -67,6 +67,8 @@ def test_text_json_and_bytes_come_back_as_they_went(client: Client) -> None:
         (b'{"value":"a"}\n{"valu":"b"}\n', "unknown field `valu` - at `$[1]`"),
         (b'{"' + b"9" * 5_000 + b' (byte 9)":"a"}\n', "unknown field"),
         (b'[{"value":"a"}]\n', "Expected `object`, got `array` - at `$[0]`"),
+        (b'{"value":"a"}\n{"value":"b","base64":"YQ=="}\n', "or `base64` - at `$[1]`"),
+        (b'{"value":"a"}\n{"value":"b","headers":{"a":1}}\n', "got `int` - at `$[1]`"),
     ],
 )
 def test_lines_are_taken_as_they_come_and_a_bad_one_is_named_and_nothing_kept(
