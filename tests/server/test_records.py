@@ -12,7 +12,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from esker.aio.store import AsyncTopic
 from esker.engine import reading
+from esker.server.run import Server
 from tests.server.conftest import JSON, Client
 
 NDJSON = "application/x-ndjson"
@@ -395,3 +397,33 @@ def test_whatever_happened_to_a_topic_its_pages_are_the_same_at_hand(
     the_same()
     client.call("DELETE", "/v1/topics/t/records?tag=t1")
     the_same()
+
+
+def test_an_append_that_meets_the_end_of_its_topic_makes_the_next_one(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is what is appended to, and its first record makes it, also again."""
+    deleted = 0
+    for name in ("append", "append_many"):
+        kept: Any = getattr(AsyncTopic, name)
+
+        async def late(topic: AsyncTopic, *given: Any, kept: Any = kept, **named: Any) -> Any:
+            nonlocal deleted
+            if deleted < 2:
+                deleted += 1
+                server.app.store._store.delete("t")
+            return await kept(topic, *given, **named)
+
+        monkeypatch.setattr(AsyncTopic, name, late)
+    server.app.store._store["t"].append("a", wait=True)
+    answer = client.append("t", "b")
+    assert (answer.status, answer.json()["spans"][0]["first"]) == (200, 0)
+    assert deleted == 2
+    deleted = 1
+    answer = client.call("POST", "/v1/topics/t/records?create=false", {"records": [{"value": "c"}]})
+    assert (answer.status, answer.code) == (404, "topic_not_found")
+    deleted = 1
+    log = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "d"}}]}]}]}
+    server.app.store._store["t"].append("a", wait=True)
+    assert client.call("POST", "/otlp/v1/logs", log, {"Esker-Topic": "t"}).status == 200
+    assert client.get("/v1/topics/t").json()["count"] == 1

@@ -33,6 +33,7 @@ from esker.storage.sealed import SealedSegment
 # A page of sealed records is the same for ever, or until they are deleted.
 STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
 CACHED: Final = "private, max-age=86400, immutable"
+TRIES: Final = 4  # at a topic that is deleted again and again
 LOOKS: Final = 200_000  # records that one call looks at for those that a filter wants
 
 # ---- appending -------------------------------------------------------------------------------
@@ -65,10 +66,17 @@ async def append(call: Call) -> Reply:
         raise Fault("unsupported_media_type", f"{media} is not taken here")
     began = call.app.clock.monotonic()
     call.times["parse"] = (began - call.began) * 1e3
-    if producer is not None:
-        span: Span | Spans = await produced(call, name, records, producer, key, create)
-    else:
-        span = await _appended(call, name, records, media == ARROW, key, create)
+    span: Span | Spans
+    for left in range(TRIES)[::-1]:
+        try:
+            if producer is not None:
+                span = await produced(call, name, records, producer, key, create)
+            else:
+                span = await _appended(call, name, records, media == ARROW, key, create)
+            break
+        except TopicNotFound:  # deleted under our hands: this is the first record of the next one
+            if not left or not create:
+                raise
     call.app.rooms.desks.ring(name)
     took = call.app.clock.monotonic() - began
     call.times["append"] = took * 1e3

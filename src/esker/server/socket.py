@@ -198,17 +198,25 @@ class Talk:
         if (body is None) == (not bytes(message.records)):
             raise Fault("invalid_request", "records come as JSON, or as Arrow behind the head")
         with self._hub.admitted(not message.disable_backpressure):
-            if await app.run(lambda store: name in store):
-                span = await self._append(message, body)
-            elif not message.create:
-                raise TopicNotFound(f"no topic {name!r}")
-            else:
-                async with app.room(name):  # the first record of a topic makes it
-                    span = await self._append(message, body)
+            try:
+                span = await self._append_or_make(message, body)
+            except TopicNotFound:  # deleted under our hands: these are the first of the next one
+                if not message.create:
+                    raise
+                span = await self._append_or_make(message, body)
         app.rooms.desks.ring(name)
         spans = list(span) if isinstance(span, Spans) else [span]
         told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
         return Answer("ack", topic=name, count=sum(each.count for each in told), spans=told)
+
+    async def _append_or_make(self, message: Publish, body: bytes | None) -> Span | Spans:
+        app, name = self._call.app, message.topic
+        if await app.run(lambda store: name in store):
+            return await self._append(message, body)
+        if not message.create:
+            raise TopicNotFound(f"no topic {name!r}")
+        async with app.room(name):  # the first record of a topic makes it
+            return await self._append(message, body)
 
     async def _append(self, message: Publish, body: bytes | None) -> Span | Spans:
         app, settings = self._call.app, self._call.app.settings
