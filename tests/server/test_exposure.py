@@ -72,6 +72,26 @@ def test_half_of_tls_is_refused(given: dict[str, str]) -> None:
         check_settings(Settings(**given))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"origins": (text,)} for text in (
+            "shop.example", "*", "https://*.shop.example", "https://shop.example/", "https://",
+            "https://Shop.example", "https://u@shop.example", "https://shop.example?a",
+        )
+    ] + [{"hosts": (text,)} for text in ("http://a", "a:80", "::2", "*", "a/b")],
+)  # fmt: skip
+def test_names_that_nobody_can_have_are_refused(given: dict[str, Any]) -> None:
+    """They would let nobody in, without a word."""
+    with pytest.raises(InvalidOption, match=next(iter(given))):
+        check_settings(Settings(**given))
+
+
+def test_names_that_browsers_send_are_taken() -> None:
+    origins = ("https://shop.example", "http://localhost:3000", "http://[::1]:80", "app://local")
+    check_settings(Settings(origins=origins, hosts=("shop.example", "10.0.0.1", "[::2]", "Shop")))
+
+
 def test_a_socket_in_the_file_system_is_of_this_machine() -> None:
     check_settings(Settings(unix="/run/esker.sock", host="0.0.0.0"))
 

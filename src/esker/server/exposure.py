@@ -27,6 +27,7 @@ from esker.server.settings import Settings
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^A-Z/?#@*\s]+")
 _OWN: Final = ("same-origin", "none")  # "none": somebody typed the address
 # What a browser says when somebody follows a link, and the whole window goes there.
 _FOLLOWED: Final = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -53,6 +54,16 @@ def check_settings(settings: Settings) -> None:
         raise InvalidOption("TLS needs both tls_cert and tls_key")
     if settings.tls_ca and not settings.tls_cert:
         raise InvalidOption("tls_ca asks clients for certificates, and needs tls_cert and tls_key")
+    for name in settings.hosts:
+        found = _HOST.fullmatch(name)
+        if found is None or found[1] != name:
+            raise InvalidOption(f"hosts: {name!r} is not a name as in shop.example, without a port")
+    for origin in settings.origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise InvalidOption(
+                f"origins: {origin!r} is not what a browser sends: https://shop.example, in small "
+                "letters, with nothing behind the name or its port"
+            )
     if settings.unix or is_loopback(settings.host):
         return
     where = settings.host or "all addresses"
