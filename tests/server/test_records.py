@@ -427,3 +427,21 @@ def test_an_append_that_meets_the_end_of_its_topic_makes_the_next_one(
     server.app.store._store["t"].append("a", wait=True)
     assert client.call("POST", "/otlp/v1/logs", log, {"Esker-Topic": "t"}).status == 200
     assert client.get("/v1/topics/t").json()["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "told"),
+    [
+        ({"Content-Type": JSON["Content-Type"], "Esker-Key": "k"}, b'{"records": []}', "Esker-Key"),
+        ({"Content-Type": NDJSON, "Esker-Tag": "k"}, b'{"value": 1}', "in each record"),
+        ({"Content-Type": BYTES, "Esker-Keys": "k"}, b"x", "did you mean 'esker-key'?"),
+        ({"Content-Type": BYTES, "Esker-Content-Language": "k"}, b"x", "esker-"),
+    ],
+)
+def test_a_header_that_would_be_lost_is_refused(
+    client: Client, headers: dict[str, str], body: bytes, told: str
+) -> None:
+    answer = client.call("POST", "/v1/topics/t/records", body, headers)
+    assert answer.status == 400
+    assert told in answer.json()["error"]["message"]
+    assert client.get("/v1/topics/t").status == 404

@@ -17,7 +17,7 @@ from esker.engine.reader import earliest_of, end_of
 from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
-from esker.errors import DataGap, InvalidOption, TopicNotFound
+from esker.errors import DataGap, InvalidOption, TopicNotFound, nearest
 from esker.options import topic_name
 from esker.records import Gap, Record, Span, Spans
 from esker.server import codec, interop, wire
@@ -47,7 +47,14 @@ async def append(call: Call) -> Reply:
     create, limit = query.create, call.app.settings.batch_records
     producer = producing(call)
     records: Any
-    if interop.is_event(call):
+    event = interop.is_event(call)
+    if (event or media != BYTES) and not _OF_BYTES.isdisjoint(call.headers):
+        raise Fault(
+            "invalid_request",
+            f"Esker-Key, Esker-Tag and Esker-Node are for a body of {BYTES}; in others they stand "
+            "in each record",
+        )
+    if event:
         records = [interop.binary_in(call.headers, data)]
     elif media in (CLOUD_EVENT, CLOUD_EVENTS):
         records = interop.events_in(data, media)
@@ -126,6 +133,17 @@ def _one(first: str | None, second: str | None) -> str | None:
     return first if first is not None else second
 
 
+_OF_BYTES: Final = frozenset({"esker-key", "esker-tag", "esker-node"})
+_HEADERS: Final = _OF_BYTES | {"esker-producer", "esker-sequence"}
+
+
+def _spelt(name: str) -> None:
+    """Refuse a header that is misspelt: the record would be kept without what it says."""
+    if name not in _HEADERS:
+        told = nearest(name, (*_HEADERS, "esker-header-<name>"))
+        raise Fault("invalid_request", f"there is no header {name[:80]!r}; {told}")
+
+
 def _raw(call: Call, data: bytes) -> Record:
     """The body is the value; what else a record has stands in headers."""
     headers = call.headers
@@ -134,6 +152,9 @@ def _raw(call: Call, data: bytes) -> Record:
         for name, value in headers.items()
         if name.startswith("esker-header-")
     }
+    for name in headers:
+        if name.startswith("esker-") and not name.startswith("esker-header-"):
+            _spelt(name)
     key = headers.get("esker-key")
     return Record(
         data, None if key is None else key.encode("latin-1"), _text(headers.get("esker-tag")),
