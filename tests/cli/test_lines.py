@@ -236,13 +236,13 @@ def test_what_all_commands_have_is_explained_above_the_list() -> None:
 def test_an_option_before_the_command_is_told_where_it_stands(esker_: Run) -> None:
     found = esker_("--data", "shop", "ls")
     assert found.code == 2
-    assert "--data stands behind the command" in found.err
+    assert "--data stands behind the command, as in `esker ls --data …`. See" in found.err
 
 
 def test_a_file_is_no_store_and_is_called_a_file(esker_: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for given in (("ls", "--data", "file"), ("append", "t", "x", "--data", "file"),
-                  ("verify", "file"), ("du", "file"), ("serve", "file"),
+                  ("verify", "file"), ("du", "file"), ("serve", "file", "--port", "0"),
                   ("backup", "b", "--data", "file")):  # fmt: skip
         found = esker_(*given)
         assert (found.code, "is not a directory" in found.err) == (1, True), found.err
