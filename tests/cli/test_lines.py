@@ -236,7 +236,7 @@ def test_what_all_commands_have_is_explained_above_the_list() -> None:
 def test_an_option_before_the_command_is_told_where_it_stands(esker_: Run) -> None:
     found = esker_("--data", "shop", "ls")
     assert found.code == 2
-    assert "--data stands behind the command" in found.err
+    assert "--data stands behind the command, as in `esker ls --data …`. See" in found.err
 
 
 def test_a_file_is_no_store_and_is_called_a_file(esker_: Run, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from esker.client import pool
 from esker.client.address import options, parse
 from esker.client.tail import POLL_SECONDS
 from esker.clock import SYSTEM_CLOCK
+from esker.server.keyfile import new
+from esker.server.keys import SCOPES
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.client.relay import Relay, answering, relaying
@@ -355,7 +357,7 @@ def test_over_tls_the_servers_certificate_must_be_trusted(server: Server, tmp_pa
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     theirs.load_cert_chain(path)
     with relaying(server.url, theirs) as relay:
-        with pytest.raises(esker.Unavailable, match="certificate verify failed") as caught:
+        with pytest.raises(esker.Unavailable, match=r"verify failed.*SSL_CERT_FILE") as caught:
             esker.open(relay.url, key="secret")
         assert caught.value.done is False
         assert relay.requests == [], "the key was sent to a stranger"
@@ -364,6 +366,22 @@ def test_over_tls_the_servers_certificate_must_be_trusted(server: Server, tmp_pa
             assert len(list(store["t"].read())) == 1_000
             assert store["t"].append(b"y") == 1_000
         assert relay.connections == 2, "and connections are kept over TLS, too"
+        with pytest.raises(esker.Unavailable, match="begins with https://"):
+            esker.open(relay.url.replace("https://", "http://"))
+    with pytest.raises(esker.Unavailable, match="begins with http://"):
+        esker.open(server.url.replace("http://", "https://"))
+
+
+def test_who_gives_no_key_is_told_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ESKER_KEY", raising=False)
+    _, text = new(tmp_path / "keys", SCOPES)
+    with serving(tmp_path / "locked", Settings(port=0, keys=str(tmp_path / "keys"))) as server:
+        with pytest.raises(esker.Unauthorized, match=r"give key=\.\.\., or set ESKER_KEY"):
+            esker.open(server.url)
+        with pytest.raises(esker.Unauthorized, match="not known"):
+            esker.open(server.url, key=text[:-1])
+        with esker.open(server.url, key=text) as store:
+            assert list(store) == []
 
 
 # ---- closing and stopping --------------------------------------------------------------------

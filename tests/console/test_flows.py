@@ -93,6 +93,20 @@ def test_a_tail_follows_pauses_and_goes_on_without_losing_anything(
     assert page.locator(".offset").all_inner_texts() == ["0", "1", "2", "3", "4"]
 
 
+def test_a_topic_that_is_made_anew_while_it_is_followed_is_shown_from_its_beginning(
+    house: House, visit: Open
+) -> None:
+    house.append("t", "one", "two", "three")
+    page = visit(house.url).go("topics/t")
+    expect(rows(page)).to_have_count(3)
+    house.do("DELETE", "/v1/topics/t")
+    expect(page.get_by_text("the topic was deleted here")).to_be_visible()
+    house.append("t", "new one", "new two")
+    expect(page.get_by_text("new two", exact=True)).to_be_visible()
+    expect(page.get_by_text("its offsets begin again")).to_be_visible()
+    assert page.locator(".offset").all_inner_texts() == ["0", "1"]
+
+
 def test_seeking_by_offset_and_by_time_and_scrolling_both_ways(house: House, visit: Open) -> None:
     base = 1_700_000_000_000_000
     for n in range(5):

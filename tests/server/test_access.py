@@ -104,6 +104,8 @@ async def matrix(folder: Path) -> tuple[int, list[str]]:
                 judge(what, route, route.scope is None, got)
                 if route.scope is not None and got.status != 401:
                     wrong.append(f"{route.path}: {what}: {got.status}, not 401")
+                if what.endswith("scheme") and route.scope and b"Bearer esk_" not in got.body:
+                    wrong.append(f"{route.path}: {what}: is not told how a key is sent")
             if route.scope is None:
                 continue
             for field in ("key", "access_token", "api_key", "ticket"):
@@ -184,6 +186,10 @@ async def handshakes(folder: Path) -> tuple[int, list[str]]:
                 count += 1
                 if not socket.running.done() or socket.said[-1]["type"] != "websocket.close":
                     wrong.append(f"{where}: a revoked key has a WebSocket: {socket.said}")
+                elif "unauthorized" not in socket.said[-2].get("text", ""):
+                    wrong.append(f"{where}: a WebSocket is not told why it ends: {socket.said}")
+                elif socket.said[-1]["code"] != 1008:
+                    wrong.append(f"{where}: it is told to come back: {socket.said}")
                 await socket.leave()
     return count, wrong
 

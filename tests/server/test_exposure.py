@@ -72,6 +72,26 @@ def test_half_of_tls_is_refused(given: dict[str, str]) -> None:
         check_settings(Settings(**given))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"origins": (text,)} for text in (
+            "shop.example", "*", "https://*.shop.example", "https://shop.example/", "https://",
+            "https://Shop.example", "https://u@shop.example", "https://shop.example?a",
+        )
+    ] + [{"hosts": (text,)} for text in ("http://a", "a:80", "::2", "*", "a/b")],
+)  # fmt: skip
+def test_names_that_nobody_can_have_are_refused(given: dict[str, Any]) -> None:
+    """They would let nobody in, without a word."""
+    with pytest.raises(InvalidOption, match=next(iter(given))):
+        check_settings(Settings(**given))
+
+
+def test_names_that_browsers_send_are_taken() -> None:
+    origins = ("https://shop.example", "http://localhost:3000", "http://[::1]:80", "app://local")
+    check_settings(Settings(origins=origins, hosts=("shop.example", "10.0.0.1", "[::2]", "Shop")))
+
+
 def test_a_socket_in_the_file_system_is_of_this_machine() -> None:
     check_settings(Settings(unix="/run/esker.sock", host="0.0.0.0"))
 
@@ -166,6 +186,15 @@ def test_a_form_is_not_taken_even_where_there_is_nothing_to_say() -> None:
             assert (await call(app, "POST", "/v1/press")).status == 200
 
     asyncio.run(story())
+
+
+def test_who_names_no_host_is_told_so_and_who_names_another_which() -> None:
+    with pytest.raises(Fault, match="Host is missing") as told:
+        check_place({}, Settings())
+    assert told.value.status == 400
+    with pytest.raises(Fault, match=r"not called 'shop\.example:80'.*`hosts`") as told:
+        check_place({"host": "shop.example:80"}, Settings())
+    assert told.value.status == 421
 
 
 @pytest.mark.parametrize("headers", [{"host": each} for each in FOREIGN_HOSTS] + FOREIGN_PAGES)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.server.asgi import application, call
 
+EVENT = {"specversion": "1.0", "id": "1", "source": "/a", "type": "b"}
+
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "told"),
@@ -18,6 +20,12 @@ from tests.server.asgi import application, call
         ("GET", "/v1/topics/a/records?strat=1", None, "did you mean 'start'?"),
         ("GET", "/v1/topics/a?bogus=1", None, "unknown field `bogus`"),
         ("POST", "/v1/watch", {"topics": {"a": {"strat": 1}}}, "`strat` - at `$.topics[...]`"),
+        ("GET", "/v1/topics/a/records?values=jsn", None, "did you mean 'json'?"),
+        ("PUT", "/v1/topics/a", {"durability": "x"}, "is: disk, ephemeral, fsync, memory"),
+        ("POST", "/v1/topics/a/records", {"records": [{"value": 1}, {}]}, "- at `$[1]`"),
+        ("POST", "/v1/topics/a/records", {"records": [{"base64": "YQ"}]}, "64 - at `$[0]`"),
+        ("POST", "/v1/topics/a/records:events", [EVENT, {**EVENT, "id": ""}], "id - at `$[1]`"),
+        ("POST", "/v1/topics/a/records", {"x": "y" * 9_000_000}, "8388608 bytes (body_bytes)"),
         ("GET", "/v1/topics/nope/records", None, "there is no topic 'nope'"),
         ("GET", "/v1/watch?topics=there,nope", None, "there is no topic 'nope'"),
         ("PUT", "/v1/routes/r", {"source": "nope", "destination": "there"}, "no topic 'nope'"),
@@ -28,7 +36,9 @@ def test_what_is_wrong_is_named(method: str, path: str, body: Any, told: str) ->
         async with application() as app:
             await call(app, "PUT", "/v1/topics/there", {})
             where, _, query = path.partition("?")
-            got = await call(app, method, where, body, query=query)
+            where, mark, _ = where.partition(":events")
+            media = {"content-type": "application/cloudevents-batch+json"} if mark else None
+            got = await call(app, method, where, body, media, query)
             assert 400 <= got.status < 500
             assert told in got.body.decode()
             assert "there" not in got.body.decode().replace("there is", "")

@@ -226,14 +226,16 @@ def test_what_tls_needs_is_checked_before_a_server_starts(
     crt, key = authority.issue("server")
     _, other = authority.issue("other")
     (tmp_path / "junk").write_text("junk")
-    for given in (
-        {"tls_cert": crt, "tls_key": other}, {"tls_cert": crt, "tls_key": str(tmp_path / "no")},
-        {"tls_cert": str(tmp_path / "junk"), "tls_key": key}, {"tls_key": key},
-        {"tls_cert": crt, "tls_key": key, "tls_ca": str(tmp_path / "junk")},
-        {"tls_ca": str(authority.path)},
-    ):  # fmt: skip
+    for given, why in (
+        ({"tls_cert": crt, "tls_key": other}, "tls_cert='.*crt' and tls_key='.*other"),
+        ({"tls_cert": crt, "tls_key": str(tmp_path / "no")}, "^tls_key='.*no': there is no such"),
+        ({"tls_cert": str(tmp_path / "junk"), "tls_key": key}, "tls_cert='.*junk'"),
+        ({"tls_key": key}, "tls_cert"),
+        ({"tls_cert": crt, "tls_key": key, "tls_ca": str(tmp_path / "junk")}, "^tls_ca='.*junk'"),
+        ({"tls_ca": str(authority.path)}, "tls_"),
+    ):
         with (
-            pytest.raises(InvalidOption, match="tls_"),
+            pytest.raises(InvalidOption, match=why),
             serving(tmp_path / "data", Settings(port=0, **given)),
         ):
             pass
@@ -279,6 +281,15 @@ class Unix(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(10)
         self.sock.connect(self._path)
+
+
+def test_a_path_that_no_socket_can_have_is_told(tmp_path: Path) -> None:
+    path = f"{tmp_path}/{'x' * 120}"
+    with (
+        pytest.raises(OSError, match="AF_UNIX path too long; choose another place"),
+        serving(tmp_path / "data", Settings(unix=path)),
+    ):
+        pass
 
 
 def test_a_unix_socket_is_for_its_owner_and_gone_at_the_end(fast: str) -> None:

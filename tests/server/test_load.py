@@ -95,7 +95,7 @@ def test_many_stalled_clients_cost_little_memory_and_nobody_time(tmp_path: Path)
                 slowest = max(slowest, time.monotonic() - began)
                 assert len(good.values(50)) == 50
             assert measured(client, "esker_lagging_total") >= 2 * count
-            assert resident("VmHWM", pid) - before < 64 << 20
+            assert resident("VmHWM", pid) - before < 128 << 20  # records for all of them: 4 GB
             assert slowest < 2
         for each in lame:
             each.close()

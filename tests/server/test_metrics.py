@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import esker
 from esker.engine.progress import Progress
-from esker.server import gauges, keyfile, metrics
+from esker.errors import StorageError
+from esker.server import gauges, keyfile, metrics, probes
 from esker.server.app import App
 from esker.server.faults import Fault
 from esker.server.run import Server, serving
@@ -267,3 +268,18 @@ def test_every_stage_of_a_record_has_a_budget_and_is_measured(
     assert all(count >= 3 for count in counts.values()), counts
     assert all(each > 0 for each in sums.values()), sums
     assert all(each > 0 for each in budget.values())
+
+
+def test_whoever_asks_whether_it_is_ready_is_told_of_a_disk_in_trouble(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", "a")
+    assert client.get("/readyz").json() == {"status": "ready", "topics": 1, "warnings": []}
+    monkeypatch.setattr(probes, "free_bytes", lambda path: 40_000)
+    (warning,) = client.get("/readyz").json()["warnings"]
+    assert "the disk is full, or all but: 39 KiB are left" in warning
+    shard = server.app.store._store["t"]._shards[0]
+    shard.poison = StorageError("a sync failed")
+    told = client.get("/readyz").json()["warnings"]
+    assert ["a sync failed" in each for each in told] == [True, False]
+    shard.poison = None

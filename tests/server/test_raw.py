@@ -315,6 +315,15 @@ def test_what_is_a_request_is_answered(name: str, client: Client) -> None:
     assert answer.status == 200, answer.body
 
 
+def test_http_1_0_is_never_told_to_go_on(server: Server) -> None:
+    """It would take that for the answer."""
+    whole = with_length(b"%d" % len(GOOD), more=b"Expect: 100-continue\r\n")
+    for version, first in ((b"HTTP/1.1", b"HTTP/1.1 100 "), (b"HTTP/1.0", b"HTTP/1.1 200 ")):
+        with connected(server) as sock:
+            sock.sendall(whole.replace(b"HTTP/1.1", version))
+            assert listen(sock, quiet=0.3).startswith(first)
+
+
 def test_a_request_is_heard_however_it_is_cut_and_given_up_at_every_byte(
     client: Client, tally: Tallies
 ) -> None:

@@ -13,7 +13,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from esker.aio.store import AsyncTopic
 from esker.engine import reading
+from esker.server.run import Server
 from esker.server.table import ROUTES
 from tests.server.asgi import Request, application
 from tests.server.conftest import JSON, Client
@@ -70,6 +72,8 @@ def test_text_json_and_bytes_come_back_as_they_went(client: Client) -> None:
         (b'{"value":"a"}\n{"valu":"b"}\n', "unknown field `valu` - at `$[1]`"),
         (b'{"' + b"9" * 5_000 + b' (byte 9)":"a"}\n', "unknown field"),
         (b'[{"value":"a"}]\n', "Expected `object`, got `array` - at `$[0]`"),
+        (b'{"value":"a"}\n{"value":"b","base64":"YQ=="}\n', "or `base64` - at `$[1]`"),
+        (b'{"value":"a"}\n{"value":"b","headers":{"a":1}}\n', "got `int` - at `$[1]`"),
     ],
 )
 def test_lines_are_taken_as_they_come_and_a_bad_one_is_named_and_nothing_kept(
@@ -413,3 +417,51 @@ def test_whatever_happened_to_a_topic_its_pages_are_the_same_at_hand(
     the_same()
     client.call("DELETE", "/v1/topics/t/records?tag=t1")
     the_same()
+
+
+def test_an_append_that_meets_the_end_of_its_topic_makes_the_next_one(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is what is appended to, and its first record makes it, also again."""
+    deleted = 0
+    for name in ("append", "append_many"):
+        kept: Any = getattr(AsyncTopic, name)
+
+        async def late(topic: AsyncTopic, *given: Any, kept: Any = kept, **named: Any) -> Any:
+            nonlocal deleted
+            if deleted < 2:
+                deleted += 1
+                server.app.store._store.delete("t")
+            return await kept(topic, *given, **named)
+
+        monkeypatch.setattr(AsyncTopic, name, late)
+    server.app.store._store["t"].append("a", wait=True)
+    answer = client.append("t", "b")
+    assert (answer.status, answer.json()["spans"][0]["first"]) == (200, 0)
+    assert deleted == 2
+    deleted = 1
+    answer = client.call("POST", "/v1/topics/t/records?create=false", {"records": [{"value": "c"}]})
+    assert (answer.status, answer.code) == (404, "topic_not_found")
+    deleted = 1
+    log = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "d"}}]}]}]}
+    server.app.store._store["t"].append("a", wait=True)
+    assert client.call("POST", "/otlp/v1/logs", log, {"Esker-Topic": "t"}).status == 200
+    assert client.get("/v1/topics/t").json()["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "told"),
+    [
+        ({"Content-Type": JSON["Content-Type"], "Esker-Key": "k"}, b'{"records": []}', "Esker-Key"),
+        ({"Content-Type": NDJSON, "Esker-Tag": "k"}, b'{"value": 1}', "in each record"),
+        ({"Content-Type": BYTES, "Esker-Keys": "k"}, b"x", "did you mean 'esker-key'?"),
+        ({"Content-Type": BYTES, "Esker-Content-Language": "k"}, b"x", "esker-"),
+    ],
+)
+def test_a_header_that_would_be_lost_is_refused(
+    client: Client, headers: dict[str, str], body: bytes, told: str
+) -> None:
+    answer = client.call("POST", "/v1/topics/t/records", body, headers)
+    assert answer.status == 400
+    assert told in answer.json()["error"]["message"]
+    assert client.get("/v1/topics/t").status == 404

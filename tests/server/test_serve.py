@@ -246,7 +246,8 @@ def test_options_of_the_store_are_settings_as_any_other(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("prot = 1", "no setting 'prot'.*port"), ('port = "x"', "port"), ("= 1", "not TOML"),
-        ('grace = "soon"', "grace"), ("log = 'xml'", "log"), ("[store]\na = 1", "no setting"),
+        ('grace = "soon"', "grace"), ("log = 'xml'", "log='xml': there is: json, text"),
+        ("[store]\na = 1", "no setting"),
         ("streams = -5", "streams=-5: Expected `int` >= 1"), ("connections = 0", ">= 1"),
         ('body_bytes = "0"', "body_bytes='0'.*>= 1"),
         ("heartbeat_seconds = 0", "> 0"), ("key_rate = -1", ">= 0"),

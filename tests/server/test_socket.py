@@ -188,6 +188,18 @@ def test_a_message_that_makes_no_sense_is_an_error_and_not_the_end(
     assert ws.ask("ping")["op"] == "pong"
 
 
+def test_what_is_wrong_with_a_subscription_is_told_in_place_of_the_answer(
+    ws: Socket, client: Client
+) -> None:
+    client.append("t", "a")
+    assert ws.ask("subscribe", topic="t", where="json.a >")["code"] == "invalid_filter"
+    assert ws.ask("subscribe", topic="x*", lenient=True)["code"] == "invalid_name"
+    told = ws.ask("subscrib", topic="t")["message"]
+    assert told.endswith("there is: ping, publish, subscribe, unsubscribe")
+    assert ws.ask("subscribe", topic="t", start="earliest")["op"] == "subscribed"
+    assert ws.values(1) == ["a"]
+
+
 def test_subscribing_twice_is_an_error(ws: Socket, client: Client) -> None:
     client.append("t", "a")
     assert ws.ask("subscribe", topic="t")["op"] == "subscribed"

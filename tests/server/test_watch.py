@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esker.errors import Corruption
-from esker.server import cursor, frames
+from esker.server import cursor, frames, keyfile
 from esker.server.faults import Fault
 from esker.server.hub import SHARDS_MAX
 from esker.server.keys import SCOPES, Principal
@@ -436,6 +436,8 @@ def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: C
         answer = client.call("POST", "/v1/watch", {"topics": {name: {}}, "lenient": True})
         assert (answer.status, answer.code) == (400, "invalid_name")
         assert len(answer.body) < 1_000
+    for names in ("..%2Fx", "x,", ",", "x*"):  # in a query, too: it would be waited for without end
+        assert client.get(f"/v1/watch?topics={names}&lenient=true").code == "invalid_name"
 
 
 def test_a_watch_is_for_who_made_it_and_is_forgotten_after_a_while(
@@ -594,6 +596,24 @@ def test_a_stream_ends_when_its_key_is_revoked(server: Server, client: Client, w
     assert time.monotonic() - began < 2
     client.append("t", "b")
     assert other.values(1) == ["b"]
+
+
+def test_every_stream_of_a_key_that_was_revoked_is_told_so(tmp_path: Path) -> None:
+    key, text = keyfile.new(tmp_path / "keys", SCOPES)
+    with serving(tmp_path / "data", Settings(port=0, keys=str(tmp_path / "keys"))) as server:
+        client, proof = Client(server), {"Authorization": f"Bearer {text}"}
+        client.call("PUT", "/v1/topics/t", {}, proof)
+        client.call("PUT", "/v1/queues/q", {}, proof)
+        made = client.call("POST", "/v1/watch", {"topics": {"t": {}}}, proof).json()["id"]
+        paths = ("/v1/watch?topics=t", f"/v1/watch/{made}", "/v1/queues/q/work")
+        streams = [Events(server.url, path, **proof) for path in paths]
+        keyfile.revoke(tmp_path / "keys", key.id)
+        for stream in streams:
+            assert stream.next("error").json()["code"] == "unauthorized"
+            with pytest.raises(EOFError):
+                stream.next()
+            stream.close()
+        client.close()
 
 
 def test_an_idle_stream_gives_a_sign_of_life(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def _refused(problem: CycloptsError) -> int:
         word = problem.unused_tokens[0]
         text = f"no command {word!r}; {nearest(word, known(chain))}"
         if word.startswith("-"):
-            text = f"{word.partition('=')[0]} stands behind the command, as in `esker ls {word} …`"
+            text = f"{word.partition('=')[0]} stands behind the command, as in `esker ls {word} …`."
     else:
         text = " ".join(str(problem).split())
     text = text if text.endswith(("?", "`")) else text.rstrip(".") + "."

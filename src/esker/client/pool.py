@@ -28,9 +28,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from esker.client import faults
-from esker.client.address import Address, ClientOptions
+from esker.client.address import KEY_VARIABLE, Address, ClientOptions
 from esker.clock import SYSTEM_CLOCK
-from esker.errors import EskerError, StoreClosed, Throttled, Unavailable
+from esker.errors import EskerError, StoreClosed, Throttled, Unauthorized, Unavailable
 from esker.version import VERSION
 
 IDLE_SECONDS: Final = 10.0  # a server keeps an idle connection for 15 s
@@ -42,6 +42,7 @@ PAUSE_SECONDS_MAX: Final = 2.0
 JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 BYTES: Final = "application/octet-stream"
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 class Answer(NamedTuple):
@@ -121,6 +122,7 @@ class Pool:
         self.address = address
         self.options = options
         self.closed = False
+        self.answered = False  # ever
         self._context = (options.tls or ssl.create_default_context()) if address.secure else None
         self._headers = {"User-Agent": f"esker/{VERSION}"}
         if options.key:
@@ -184,7 +186,11 @@ class Pool:
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
     def _told(self, answer: Answer) -> EskerError:
-        return faults.exception(answer.status, answer.headers, answer.body, self.address.url)
+        url = self.address.url
+        problem = faults.exception(answer.status, answer.headers, answer.body, url)
+        if isinstance(problem, Unauthorized) and not self.options.key:
+            return Unauthorized(f"{url}: send a key: give key=..., or set {KEY_VARIABLE}")
+        return problem
 
     def _exchange(
         self, connection: _Connection, method: str, target: str, body: Any,
@@ -209,6 +215,7 @@ class Pool:
 
     def _answer(self, connection: _Connection) -> Answer:
         found = connection.getresponse()
+        self.answered = True
         body = found.read()
         named = {name.lower(): value for name, value in found.getheaders()}
         if found.will_close or not connection.whole:
@@ -220,16 +227,17 @@ class Pool:
     def _lost(self, problem: BaseException, whole: bool, limit: float) -> EskerError:
         url = self.address.url
         if not whole:
-            advice = "is `esker serve` running there?"
+            advice = _advice(problem)
             return Unavailable(f"{url} cannot be reached: {problem}; {advice}", done=False)
         if isinstance(problem, TimeoutError):
             return Unavailable(
                 f"{url} did not answer within {limit:g} s; what was asked may have been done",
                 done=None,
             )
-        return Unavailable(
-            f"{url} went away before it answered; what was asked may have been done", done=None
-        )
+        told = f"{url} went away before it answered; what was asked may have been done"
+        if not self.answered and not self.address.secure and not self.address.unix:
+            told += "; if it speaks TLS, its URL begins with https://"
+        return Unavailable(told, done=None)
 
     # ---- connections ---------------------------------------------------------------------
 
@@ -284,3 +292,15 @@ class Pool:
 def part(name: str) -> str:
     """A name as one segment of a path."""
     return quote(name, safe="")
+
+
+def _advice(problem: BaseException) -> str:
+    """What to do about a server that cannot be reached."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return (
+            "its certificate is not one that this machine trusts: give tls=..., or name the file "
+            "of its authority in SSL_CERT_FILE"
+        )
+    if isinstance(problem, ssl.SSLError) and problem.reason in _NO_TLS:
+        return "it does not speak TLS: its URL begins with http://"
+    return "is `esker serve` running there?"

@@ -75,12 +75,20 @@ class List {
     if (kind === "record") {
       this.ends.set(told.shard, told.next);
       for (const each of told.records) this._came.push(row(each));
-    } else if (kind === "gap") this._came.push(hole(told));
+    } else if (kind === "gap" && told.reason === "recreated") this._anew(told.shard);
+    else if (kind === "gap") this._came.push(hole(told));
     else if (kind === "topic-deleted") this._came.push({ id: `gone-${told.shard}-${told.next}`, note: "the topic was deleted here" });
     else if (kind === "error") this.problem.value = new Error(told.message);
     else if (kind === "caught-up") this.ends.set(told.shard, told.next);
     if (this._came.length > MOST) this._came = this._came.slice(-MOST);
     if (!this._timer) this._timer = setTimeout(() => this._show(), SHOW_MS);
+  }
+
+  // The offsets of what was there are given out again, and a row is known by its offset.
+  _anew(shard) {
+    const others = (rows) => rows.filter((each) => !each.record || each.record.shard !== shard);
+    this._came = [...others(this._came), { id: `anew-${shard}-${Date.now()}`, note: "the topic was made anew here, and its offsets begin again" }];
+    this.rows.value = others(this.rows.value);
   }
 
   _show() {

@@ -426,7 +426,7 @@ class App:
         length = headers.get("content-length", "")
         limit: int = getattr(self.settings, route.limit)
         if length.isdigit() and int(length) > limit:
-            raise Fault("payload_too_large", f"a body of more than {limit} bytes")
+            raise Fault("payload_too_large", f"a body of more than {limit} bytes ({route.limit})")
 
 
 _LATER: Final = (("retry-after", "1"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -105,7 +105,9 @@ class Call:
             piece = message.get("body", b"")
             size += len(piece)
             if size > limit:
-                raise Fault("payload_too_large", f"a body of more than {limit} bytes")
+                raise Fault(
+                    "payload_too_large", f"a body of more than {limit} bytes ({self.route.limit})"
+                )
             yield piece
             if not message.get("more_body", False):
                 return
@@ -133,13 +135,26 @@ def decoded(data: bytes, kind: Any) -> Any:
 
 
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]{1,64})`")
+_CHOICE: Final = re.compile(r"Invalid enum value '([^']{0,64})' - at `\$\.([a-z_]+)`")
 
 
 def hinted(problem: Exception, kind: type[msgspec.Struct]) -> str:
-    """What is wrong with a body or a query; of a name that is misspelt the nearest one."""
+    """What is wrong with a body or a query; of what is misspelt the nearest, or what there is."""
     told = str(problem)
+    choice = _CHOICE.fullmatch(told)
+    if choice is not None:
+        fields = msgspec.structs.fields(kind)
+        words = _words(next((each.type for each in fields if each.encode_name == choice[2]), None))
+        return f"{told}; {nearest(choice[1], words)}" if words else told
     unknown = _UNKNOWN.fullmatch(told)  # in what is not nested: there it is another kind's
     if unknown is None:
         return told
     known = sorted(field.encode_name for field in msgspec.structs.fields(kind))
     return f"{told}; {nearest(unknown[1], known)}" if known else told
+
+
+def _words(kind: Any) -> list[str]:
+    """What a field may be that takes certain words."""
+    if get_origin(kind) is Literal:
+        return [str(word) for word in get_args(kind)]
+    return [word for part in get_args(kind) for word in _words(part)]

@@ -299,7 +299,7 @@ def records_in(data: bytes | Raw, limit: int) -> list[Any]:
     try:
         texts = _TEXTS.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return [_record_in(each) for each in _decoded(_RECORDS, data)]
+        return _all_in(_decoded(_RECORDS, data))
     bare = [
         each.value
         for each in texts
@@ -323,7 +323,18 @@ def lines_in(data: bytes, limit: int) -> list[Any]:
     """A record in each line; not more than `limit` of them, however they are laid out."""
     if data.count(b"{") > limit:
         check_count(len(_lines(_SOMETHING, data)), limit)
-    return [_record_in(each) for each in _lines(_LINE, data)]
+    return _all_in(_lines(_LINE, data))
+
+
+def _all_in(records: list[Any]) -> list[Any]:
+    """Each as `append_many` takes it; one that makes no sense is named as msgspec names it."""
+    found: list[Any] = []
+    try:
+        found.extend(map(_record_in, records))  # one by one, so that their number tells which
+    except Fault as fault:
+        told = f"{fault.message.partition(' - at ')[0]} - at `$[{len(found)}]`"
+        raise Fault(fault.code, told, detail=fault.detail) from None
+    return found
 
 
 def _lines(decoder: Any, data: bytes) -> list[Any]:

@@ -22,10 +22,12 @@ from typing import Final
 
 from esker.errors import InvalidOption
 from esker.server.faults import Fault
+from esker.server.keys import redacted
 from esker.server.settings import Settings
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^A-Z/?#@*\s]+")
 _OWN: Final = ("same-origin", "none")  # "none": somebody typed the address
 # What a browser says when somebody follows a link, and the whole window goes there.
 _FOLLOWED: Final = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -52,6 +54,16 @@ def check_settings(settings: Settings) -> None:
         raise InvalidOption("TLS needs both tls_cert and tls_key")
     if settings.tls_ca and not settings.tls_cert:
         raise InvalidOption("tls_ca asks clients for certificates, and needs tls_cert and tls_key")
+    for name in settings.hosts:
+        found = _HOST.fullmatch(name)
+        if found is None or found[1] != name:
+            raise InvalidOption(f"hosts: {name!r} is not a name as in shop.example, without a port")
+    for origin in settings.origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise InvalidOption(
+                f"origins: {origin!r} is not what a browser sends: https://shop.example, in small "
+                "letters, with nothing behind the name or its port"
+            )
     if settings.unix or is_loopback(settings.host):
         return
     where = settings.host or "all addresses"
@@ -85,9 +97,15 @@ def check_place(headers: Mapping[str, str], settings: Settings, *, page: bool = 
 
     `page`: it is for the console's page, which a link of another site may lead to.
     """
-    host = headers.get("host", "")
+    host = headers.get("host")
+    if host is None:
+        raise Fault("invalid_request", "the header Host is missing: say whom this is for")
     if not _is_own(host, settings.host, settings.hosts):
-        raise Fault("misdirected", "this server has another name; the setting `hosts` lists them")
+        raise Fault(
+            "misdirected",
+            f"this server is not called {redacted(host[:100])!r}; the setting `hosts` gives it "
+            "more names",
+        )
     origin = headers.get("origin")
     if origin is None and "sec-fetch-site" not in headers:
         return  # no browser

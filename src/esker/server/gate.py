@@ -124,9 +124,9 @@ class Gate:
         if given is None:
             raise _unauthorized("send a key: Authorization: Bearer esk_…")
         scheme, _, presented = given.partition(" ")
-        found = None
-        if scheme.lower() == "bearer":
-            found = self.keyring.find(presented.strip(" "), self._clock.now_us())
+        if scheme.lower() != "bearer":
+            raise _unauthorized("a key is sent as Authorization: Bearer esk_…, not in another way")
+        found = self.keyring.find(presented.strip(" "), self._clock.now_us())
         if found is None:
             raise _unauthorized("this key is not known, or no longer good")
         return found

@@ -89,7 +89,14 @@ def events_in(data: bytes, media: str) -> list[Record]:
     kind: Any = dict[str, Raw] if media == STRUCTURED else list[dict[str, Raw]]
     try:
         found = msgspec.json.decode(data, type=kind)
-        return [_event_in(each) for each in ([found] if media == STRUCTURED else found)]
+        if media == STRUCTURED:
+            return [_event_in(found)]
+        made: list[Record] = []
+        try:
+            made.extend(map(_event_in, found))  # one by one, so that their number tells which
+        except Fault as fault:
+            raise Fault(fault.code, f"{fault.message} - at `$[{len(made)}]`") from None
+        return made
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
         raise Fault("invalid_request", f"the body is not {media}: {problem}") from None
 

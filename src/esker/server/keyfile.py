@@ -137,7 +137,7 @@ def _known(keys: list[Key], id: str) -> Key:
     for key in keys:
         if key.id == id:
             return key
-    shown = id if _ID.fullmatch(id) else "this id"  # somebody may have pasted a whole key
+    shown = id if _ID.fullmatch(id) else "of this id"  # somebody may have pasted a whole key
     raise InvalidOption(f"there is no key {shown}; `esker keys ls` lists them")
 
 

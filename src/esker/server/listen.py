@@ -47,13 +47,24 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
+    for name in ("tls_cert", "tls_key", "tls_ca"):
+        path = getattr(settings, name)
+        if path and not os.access(path, os.R_OK):
+            raise InvalidOption(f"{name}={path!r}: there is no such file, or it cannot be read")
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key or None)
-        if settings.tls_ca:
-            context.load_verify_locations(settings.tls_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as problem:
-        raise InvalidOption(f"tls_cert, tls_key, tls_ca: {problem}") from None
+        raise InvalidOption(
+            f"tls_cert={settings.tls_cert!r} and tls_key={settings.tls_key!r} are no certificate "
+            f"and its key, in PEM: {problem}"
+        ) from None
+    if settings.tls_ca:
+        try:
+            context.load_verify_locations(settings.tls_ca)
+        except (OSError, ssl.SSLError) as problem:
+            told = f"tls_ca={settings.tls_ca!r} has no certificates in PEM: {problem}"
+            raise InvalidOption(told) from None
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
@@ -69,7 +80,7 @@ def bound(settings: Settings) -> list[socket.socket]:
         where, other = settings.unix or f"{settings.host}:{settings.port}", "another place"
         if not settings.unix:
             other = "another one with --port, or 0 for any that is free"
-        what = f"cannot listen on {where}: {problem.strerror}; choose {other}"
+        what = f"cannot listen on {where}: {problem.strerror or problem}; choose {other}"
         raise CannotListen(problem.errno, what) from problem
 
 

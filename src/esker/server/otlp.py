@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from esker.errors import TopicNotFound
 from esker.records import Record
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
@@ -124,11 +125,18 @@ async def logs(call: Call) -> Reply:
             records.append(record)
     if records:
         began = call.app.clock.monotonic()
-        async with call.app.with_topic(topic):
-            await call.app.store[topic].append_many(records, True)
+        try:
+            await _append(call, topic, records)
+        except TopicNotFound:  # deleted under our hands; an exporter would throw them away
+            await _append(call, topic, records)
         call.times["append"] = (call.app.clock.monotonic() - began) * 1e3
         call.app.rooms.desks.ring(topic)
     return _reply(proto, refused)
+
+
+async def _append(call: Call, topic: str, records: list[Record]) -> None:
+    async with call.app.with_topic(topic):
+        await call.app.store[topic].append_many(records, True)
 
 
 def _reply(proto: Any, refused: list[str]) -> Reply:

@@ -232,7 +232,8 @@ class Wire(HttpToolsProtocol):
             self._upgrading = True
             return
         keep_alive = version == "1.1" and self.parser.should_keep_alive()
-        self.cycle = Exchange(self, self.scope, keep_alive, self.expect_100_continue)
+        expects = version == "1.1" and self.expect_100_continue  # 1.0 takes it for the answer
+        self.cycle = Exchange(self, self.scope, keep_alive, expects)
         task = self.loop.create_task(self.cycle.run(self.app))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -17,7 +17,7 @@ from esker.engine.reader import earliest_of, end_of
 from esker.engine.sieve import check_node
 from esker.engine.store import Store
 from esker.engine.topic import Topic
-from esker.errors import DataGap, InvalidOption, TopicNotFound
+from esker.errors import DataGap, InvalidOption, TopicNotFound, nearest
 from esker.options import topic_name
 from esker.records import Gap, Record, Span, Spans
 from esker.server import codec, interop, wire
@@ -33,6 +33,7 @@ from esker.storage.sealed import SealedSegment
 # A page of sealed records is the same for ever, or until they are deleted.
 STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
 CACHED: Final = "private, max-age=86400, immutable"
+TRIES: Final = 4  # at a topic that is deleted again and again
 LOOKS: Final = 200_000  # records that one call looks at for those that a filter wants
 
 # ---- appending -------------------------------------------------------------------------------
@@ -46,7 +47,14 @@ async def append(call: Call) -> Reply:
     create, limit = query.create, call.app.settings.batch_records
     producer = producing(call)
     records: Any
-    if interop.is_event(call):
+    event = interop.is_event(call)
+    if (event or media != BYTES) and not _OF_BYTES.isdisjoint(call.headers):
+        raise Fault(
+            "invalid_request",
+            f"Esker-Key, Esker-Tag and Esker-Node are for a body of {BYTES}; in others they stand "
+            "in each record",
+        )
+    if event:
         records = [interop.binary_in(call.headers, data)]
     elif media in (CLOUD_EVENT, CLOUD_EVENTS):
         records = interop.events_in(data, media)
@@ -65,10 +73,17 @@ async def append(call: Call) -> Reply:
         raise Fault("unsupported_media_type", f"{media} is not taken here")
     began = call.app.clock.monotonic()
     call.times["parse"] = (began - call.began) * 1e3
-    if producer is not None:
-        span: Span | Spans = await produced(call, name, records, producer, key, create)
-    else:
-        span = await _appended(call, name, records, media == ARROW, key, create)
+    span: Span | Spans
+    for left in range(TRIES)[::-1]:
+        try:
+            if producer is not None:
+                span = await produced(call, name, records, producer, key, create)
+            else:
+                span = await _appended(call, name, records, media == ARROW, key, create)
+            break
+        except TopicNotFound:  # deleted under our hands: this is the first record of the next one
+            if not left or not create:
+                raise
     call.app.rooms.desks.ring(name)
     took = call.app.clock.monotonic() - began
     call.times["append"] = took * 1e3
@@ -118,6 +133,17 @@ def _one(first: str | None, second: str | None) -> str | None:
     return first if first is not None else second
 
 
+_OF_BYTES: Final = frozenset({"esker-key", "esker-tag", "esker-node"})
+_HEADERS: Final = _OF_BYTES | {"esker-producer", "esker-sequence"}
+
+
+def _spelt(name: str) -> None:
+    """Refuse a header that is misspelt: the record would be kept without what it says."""
+    if name not in _HEADERS:
+        told = nearest(name, (*_HEADERS, "esker-header-<name>"))
+        raise Fault("invalid_request", f"there is no header {name[:80]!r}; {told}")
+
+
 def _raw(call: Call, data: bytes) -> Record:
     """The body is the value; what else a record has stands in headers."""
     headers = call.headers
@@ -126,6 +152,9 @@ def _raw(call: Call, data: bytes) -> Record:
         for name, value in headers.items()
         if name.startswith("esker-header-")
     }
+    for name in headers:
+        if name.startswith("esker-") and not name.startswith("esker-header-"):
+            _spelt(name)
     key = headers.get("esker-key")
     return Record(
         data, None if key is None else key.encode("latin-1"), _text(headers.get("esker-tag")),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -175,7 +175,9 @@ def _parse(name: str, value: Any, source: str) -> Any:
     except InvalidOption as problem:
         raise InvalidOption(f"{source}: {problem}") from None
     except (msgspec.ValidationError, TypeError, ValueError) as problem:
-        raise InvalidOption(f"{source}: {name}={value!r}: {problem}") from None
+        words = get_args(kind) if get_origin(kind) is Literal else ()
+        told = nearest(str(value), words) if words else problem
+        raise InvalidOption(f"{source}: {name}={value!r}: {told}") from None
 
 
 def strays(environment: Mapping[str, str]) -> list[str]:

@@ -32,6 +32,7 @@ from typing import Any, Final
 import msgspec
 
 from esker.errors import EskerError, TopicNotFound
+from esker.options import topic_name
 from esker.records import Record, Span, Spans
 from esker.server import codec, cursor, faults, frames, wire, wire_live
 from esker.server.arrow import arrow_in
@@ -45,6 +46,7 @@ from esker.server.wire_live import Answer, Ping, Publish, Subscribe, Unsubscribe
 
 LOG: Final = logging.getLogger("esker.server")
 ROUTE: Final = "socket.plain"
+_OPS: Final = "ping, publish, subscribe, unsubscribe"
 _MESSAGE: Final[Any] = msgspec.json.Decoder(wire_live.Message)
 _GOING_AWAY: Final = 1012  # come back
 _NO_LONGER: Final = 1008  # do not: the key is no good any more
@@ -134,7 +136,10 @@ class Talk:
         except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
             with contextlib.suppress(msgspec.MsgspecError, RecursionError):
                 request = msgspec.json.decode(head, type=wire_live.Asked).request_id
-            answer = Answer("error", code="invalid_request", message=f"message: {problem}")
+            wrong = f"message: {problem}"
+            if wrong.endswith("at `$.op`"):
+                wrong += f"; there is: {_OPS}"
+            answer = Answer("error", code="invalid_request", message=wrong)
         except Exception:
             self._call.app.failures += 1
             LOG.exception("a message of request %s failed", self._call.request)
@@ -168,8 +173,10 @@ class Talk:
         if not names:
             raise Fault("invalid_request", "say which: topic or topics")
         self._allow("read", names)
+        lens = message.lens()  # what is wrong with it is told in place of the answer
         known = {each.name for each in self._stream.interests}
         for name in names:
+            topic_name(name)  # what can never be there is not waited for
             if name in known:
                 raise Fault("invalid_request", f"{name!r} is subscribed already")
         places = cursor.places(message.cursors)
@@ -182,7 +189,7 @@ class Talk:
             raise Fault("invalid_request", f"a connection has at most {SHARDS_MAX} shards")
         answer = Answer("subscribed", message.request_id, topics=names)
         await self._stream.put(msgspec.json.encode(answer))  # before any record
-        self._hub.watch(self._stream, spots, message.lens())
+        self._hub.watch(self._stream, spots, lens)
         return None
 
     def _unsubscribe(self, message: Unsubscribe) -> Answer:
@@ -198,17 +205,25 @@ class Talk:
         if (body is None) == (not bytes(message.records)):
             raise Fault("invalid_request", "records come as JSON, or as Arrow behind the head")
         with self._hub.admitted(not message.disable_backpressure):
-            if await app.run(lambda store: name in store):
-                span = await self._append(message, body)
-            elif not message.create:
-                raise TopicNotFound(f"no topic {name!r}")
-            else:
-                async with app.room(name):  # the first record of a topic makes it
-                    span = await self._append(message, body)
+            try:
+                span = await self._append_or_make(message, body)
+            except TopicNotFound:  # deleted under our hands: these are the first of the next one
+                if not message.create:
+                    raise
+                span = await self._append_or_make(message, body)
         app.rooms.desks.ring(name)
         spans = list(span) if isinstance(span, Spans) else [span]
         told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
         return Answer("ack", topic=name, count=sum(each.count for each in told), spans=told)
+
+    async def _append_or_make(self, message: Publish, body: bytes | None) -> Span | Spans:
+        app, name = self._call.app, message.topic
+        if await app.run(lambda store: name in store):
+            return await self._append(message, body)
+        if not message.create:
+            raise TopicNotFound(f"no topic {name!r}")
+        async with app.room(name):  # the first record of a topic makes it
+            return await self._append(message, body)
 
     async def _append(self, message: Publish, body: bytes | None) -> Span | Spans:
         app, settings = self._call.app, self._call.app.settings

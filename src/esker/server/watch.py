@@ -137,7 +137,7 @@ async def watch(call: Call) -> Reply:
     names = query.names
     if len(names) > TOPICS_MAX:
         raise Fault("invalid_request", f"{len(names)} topics; at most {TOPICS_MAX} in one stream")
-    wanted = {name: WatchTopic(start=query.start, shard=query.shard) for name in names}
+    wanted = {topic_name(name): WatchTopic(start=query.start, shard=query.shard) for name in names}
     session = Session(call.principal.id, wanted, query.lens("sse"), query.lenient, query.cursor)
     return await _stream(call, session)
 

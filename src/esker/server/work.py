@@ -5,7 +5,7 @@
     event: job          a job, as a claim gives it; settle it with its token by another call
     event: lost         its lease ran out before it was settled, or it was taken back; it is not
                         this worker's any more
-    event: error        something that the queue told: a gap, a failure; then the stream ends
+    event: error        a gap, a failure of the queue, or the end of the key; then the stream ends
     event: bye          the server stops; come back
     : heartbeat         every 15 seconds in which nothing else came (`heartbeat_seconds`), so that a
                         connection that is dead is found out, and no proxy ends one that is not
