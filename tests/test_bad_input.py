@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import esker
+from esker import errors
 from tests.helpers import (
     FORTY,
     child,
@@ -187,6 +189,23 @@ def test_a_name_that_could_mean_trouble_is_refused(store: esker.Store, name: Any
             attempt()
     assert name not in store
     assert snapshot(Path(store.path)) == before
+
+
+def test_of_many_names_the_nearest_is_looked_for_among_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server of many topics is asked for one that is not there: that must not cost a second."""
+    names = [f"user:{number:06}" for number in range(100_000)]
+    really, compared = difflib.get_close_matches, []
+
+    def close(word: str, choices: list[str], **given: Any) -> list[str]:
+        compared.append(len(choices))
+        return really(word, choices, **given)
+
+    monkeypatch.setattr(difflib, "get_close_matches", close)
+    assert errors.nearest("user:054321x", names) == "did you mean 'user:054321'?"
+    assert errors.nearest("zebra", names).endswith("user:000039 and 99960 more")
+    assert compared == [errors.COMPARED, errors.COMPARED // 2]
 
 
 def test_the_longest_name_is_taken(store: esker.Store) -> None:

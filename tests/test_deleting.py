@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 import esker
+from esker.engine import removal
 from esker.testing import CORNERS, KEPT, LOST, Call, Crash, Fate, Fault, ManualClock, SimulatedDisk
 from tests.helpers import wait_until
 
@@ -482,3 +484,65 @@ def test_what_a_power_cut_takes_behind_a_deletion_is_a_gap_and_no_damage(mode: A
         store.close()
         assert esker.verify("/store", files=disk).ok
     assert gaps > 3
+
+
+MEETING: dict[str, tuple[Callable[[esker.Topic, Any, Any], Any], str]] = {
+    "a group is made": (lambda topic, _, __: topic.group("new"), "TopicNotFound"),
+    "a group polls": (lambda _, group, __: list(group.poll()), "TopicNotFound"),
+    "a group that has read is closed": (lambda _, __, group: group.close(), "nothing"),
+    "groups are listed": (lambda topic, _, __: topic.groups(), "nothing"),
+    "a producer appends": (
+        lambda topic, _, __: topic.producer("p").append(b"x"), "TopicNotFound",
+    ),
+    "a batch with a key": (
+        lambda topic, _, __: topic.append_many([b"x"], idempotency_key="k"), "TopicNotFound",
+    ),
+    "a queue is opened": (lambda topic, _, __: topic._store.queue("t"), "TopicNotFound"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MEETING)
+def test_what_meets_a_deletion_is_told_that_the_topic_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its directory has lost its name, and the handle does not know of it yet."""
+    act, expected = MEETING[what]
+    seen: list[str] = []
+    really = removal._without
+
+    def other() -> None:
+        try:
+            act(topic, new, read)
+            seen.append("nothing")
+        except esker.EskerError as problem:
+            seen.append(type(problem).__name__)
+
+    thread = threading.Thread(target=other)
+
+    def meanwhile(*given: Any) -> Any:
+        changed = really(*given)
+        thread.start()
+        thread.join(0.2)  # some wait for a lock of the deletion, and meet what it left
+        return changed
+
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic = small(store)
+        new, read = topic.group("new to it"), topic.group("has read")
+        for batch in read.poll():
+            batch.ack()
+        monkeypatch.setattr(removal, "_without", meanwhile)
+        store.delete("t")
+        thread.join()
+        assert seen == [expected]
+        new.close()
+        read.close()
+
+
+def test_a_file_that_is_missing_of_a_topic_that_is_there_is_no_deletion(tmp_path: Path) -> None:
+    with esker.open(tmp_path / "data", background=False) as store:
+        topic, files = small(store), store._context.files
+        with pytest.raises(esker.StorageError, match="No such file"), topic._told_if_deleted():
+            files.open(str(tmp_path / "data" / "missing"), "r")
+        store.delete("t")
+        with pytest.raises(esker.TopicNotFound), topic._told_if_deleted():
+            files.open(str(tmp_path / "data" / "missing"), "r")

@@ -14,8 +14,9 @@ segments, had to share.
 from __future__ import annotations
 
 import difflib
+from bisect import bisect
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from esker.records import Gap
@@ -461,10 +462,16 @@ class JavaMissing(EskerError, RuntimeError):
     code = "java_missing"
 
 
+COMPARED: Final = 400  # of many names those that stand near the word in their order: milliseconds
+SHOWN: Final = 40
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A "did you mean" for an error message, or the list of what there is."""
     choices = sorted(known)
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    first = max(bisect(choices, word) - COMPARED // 2, 0) if len(choices) > COMPARED else 0
+    close = difflib.get_close_matches(word, choices[first : first + COMPARED], n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"there is: {', '.join(choices) or 'none'}"
+    more = f" and {len(choices) - SHOWN} more" if len(choices) > SHOWN else ""
+    return f"there is: {', '.join(choices[:SHOWN]) or 'none'}{more}"

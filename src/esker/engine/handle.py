@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,14 @@ from esker.engine.follower import Follower
 from esker.engine.layout import require_dirs
 from esker.engine.reader import View, count_records, earliest_of
 from esker.engine.shard import Shard
-from esker.errors import InvalidOption, InvalidRecord, TopicNotFound, deleted, nearest
+from esker.errors import (
+    InvalidOption,
+    InvalidRecord,
+    StorageError,
+    TopicNotFound,
+    deleted,
+    nearest,
+)
 from esker.format.catalog import TopicEntry
 from esker.options import TopicOptions
 
@@ -84,6 +93,20 @@ class Handle:
                     f"{nearest(self.name, list(self._store))}"
                 )
             return known if known is self._entry else self._attach(known)
+
+    @contextmanager
+    def _told_if_deleted(self) -> Iterator[None]:
+        """A file that is missing because the topic was deleted meanwhile is told as that."""
+        before = self._entry
+        try:
+            yield
+        except StorageError as problem:
+            entry = before or self._entry
+            if isinstance(problem.__cause__, FileNotFoundError) and (
+                self._gone or (entry is not None and self._store._is_on_its_way_out(entry.id))
+            ):
+                raise deleted(self.name) from problem
+            raise
 
     @property
     def options(self) -> TopicOptions:

@@ -111,7 +111,8 @@ def append_many(topic: Writing, name: Any, records: Any, wait: Any) -> list[Span
     home = intake.fnv1a(key)
     for number, count, bodies in _parts(topic, given, limit, now, home):
         shard = topic._shards[number]
-        found.append(_append(topic, shard, Keyed(key, count), bodies, now, wait))
+        with topic._told_if_deleted():
+            found.append(_append(topic, shard, Keyed(key, count), bodies, now, wait))
     return found
 
 
@@ -542,7 +543,8 @@ class Producer:
                 f"topic.producer(name, shard={other})"
             )
         (_, count, bodies) = parts[0]
-        return _append(topic, shard, Numbered(self.name, number, count), bodies, now, wait)
+        with topic._told_if_deleted():
+            return _append(topic, shard, Numbered(self.name, number, count), bodies, now, wait)
 
 
 def _sequence(sequence: Any) -> int:

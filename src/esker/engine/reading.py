@@ -124,7 +124,8 @@ class Reading(Handle, Sliced):
                 view, first, end, max_bytes=max_bytes, max_records=max_records, gaps=gaps,
                 sieve=sieve, whole=whole,
             )  # fmt: skip
-            yield from _counted(view, found) if isinstance(view, Shard) else found
+            with self._told_if_deleted():
+                yield from _counted(view, found) if isinstance(view, Shard) else found
 
     def _at_hand(self, number: int, start: int, limit: int, max_bytes: int) -> Batch | None:
         """The records that `batches` would begin with, if they can be had without ever waiting.

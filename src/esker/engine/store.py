@@ -258,6 +258,13 @@ class Store(StoreVerbs):
         known = topic_id < self._catalog.catalog.next_id
         return known and not listed and not self._context.files.kind(folder)
 
+    def _is_on_its_way_out(self, topic_id: int) -> bool:
+        """Whether a topic was deleted, or is about to be: its directory has lost its name."""
+        files, folder = self._context.files, join(self.path, names.TOPICS, names.topic(topic_id))
+        if files.kind(folder):
+            return False
+        return bool(files.kind(folder + names.DELETED)) or not self._is_listed(topic_id)
+
     def _forsaken(self, entry: TopicEntry) -> None:
         """Another process deleted a topic: `store[name]` is a new one, or none, from now on."""
         topic = self._topics.get(entry.name)  # no lock: whoever noticed it holds one of his own

@@ -50,10 +50,11 @@ class TopicVerbs:
         With `dedupe`, batches with an idempotency key that are among so many records for a second
         time are left out, and counted in `group.duplicates`.
         """
-        made = OPENERS["group"]()(
-            self, name, start, member=member, gaps=gaps, consistency=consistency,
-            skip_node=skip_node, session=session, dedupe=dedupe,
-        )  # fmt: skip
+        with cast("Topic", self)._told_if_deleted():
+            made = OPENERS["group"]()(
+                self, name, start, member=member, gaps=gaps, consistency=consistency,
+                skip_node=skip_node, session=session, dedupe=dedupe,
+            )  # fmt: skip
         return cast("Group", made)
 
     def groups(self) -> list[GroupStatus]:

@@ -69,7 +69,7 @@ def groups_of(topics: Iterable[Topic]) -> list[GroupStatus]:
     """`Topic.groups`, and `Store.groups`."""
     found = []
     for topic in topics:
-        with suppress(TopicNotFound):  # deleted meanwhile
+        with suppress(TopicNotFound), topic._told_if_deleted():  # deleted meanwhile
             found += _groups_of(topic)
     return found
 

@@ -37,6 +37,7 @@ from esker.errors import (
     InvalidOption,
     MemberBusy,
     StoreClosed,
+    TopicNotFound,
 )
 from esker.format import offsets as fmt
 from esker.format.offsets import Slot
@@ -115,7 +116,9 @@ class Group:
         clock = self._context.clock
         deadline = None if wait is None else clock.monotonic() + wait
         while True:
-            for number in self._settle():
+            with self.topic._told_if_deleted():
+                numbers = self._settle()
+            for number in numbers:
                 found = False
                 for item in self._read(number, max_records, max_bytes):
                     found = True
@@ -522,15 +525,16 @@ class Group:
         try:
             if not all(held.page.is_left() for held in self._held.values()):
                 return  # the topic was deleted, and the group with it
-            self._drain(CLOSE_SECONDS)
-            with self._lock:
-                pages = [held.page for held in self._held.values()]
-                for held in self._held.values():
-                    with suppress(Fenced):
-                        self._release(held)
-                self._held.clear()
-            self._registry.sync(pages)
-            self._membership.leave()
+            with suppress(TopicNotFound), self.topic._told_if_deleted():  # just now
+                self._drain(CLOSE_SECONDS)
+                with self._lock:
+                    pages = [held.page for held in self._held.values()]
+                    for held in self._held.values():
+                        with suppress(Fenced):
+                            self._release(held)
+                    self._held.clear()
+                self._registry.sync(pages)
+                self._membership.leave()
         finally:
             self._let_go()
             self._registry.went(self)

@@ -54,31 +54,38 @@ def open_queue(store: Store, name: str, **options: Any) -> Queue:
         raise InvalidOption(f"dead_letter={name!r}: a queue cannot be its own")
     with _opening:
         topic = _topic(store, name, given, for_topic)
-        for guest in list(context.guests):
-            if isinstance(guest, Queue) and guest.topic is topic:
-                return guest if not _changed(guest.options, given) else _alter(store, guest, given)
-        folder = join(context.root, names.TOPICS, names.topic(topic._existing().id), names.QUEUE)
-        known = load_settings(context.files, folder, context.store, topic._existing().id)
-        if known is None and context.read_only:
-            raise NotAQueue(f"topic {name!r} is not a queue; open the store with mode='rw'")
-        settings = msgspec.structs.replace(known or QueueOptions(), **given)
-        _check(name, topic, known, settings)
-        lanes = [
-            Lane(context, topic, number, join(folder, names.shard(number)), settings,
-                 store.recovery.findings.append)
-            for number in range(topic.shards)
-        ]  # fmt: skip
-        if not context.read_only:
-            for place in (folder, *(lane._folder for lane in lanes)):
-                require_dir(context.files, place)
-        if known is None or settings != known:
-            _save(context, topic, folder, lanes, known, settings)
-        queue = Queue(store, topic, folder, settings, lanes)
-        context.guests.append(queue)
-        if not context.read_only:
-            context.background.tend_soon()
-        if settings.dead_letter and not context.read_only:
-            _dead_letters(store, topic, settings.dead_letter)
+        with topic._told_if_deleted():
+            return _opened(store, topic, given)
+
+
+def _opened(store: Store, topic: Topic, given: dict[str, Any]) -> Queue:
+    """The queue on that topic. Assumes that nobody else opens one."""
+    context = store._context
+    for guest in list(context.guests):
+        if isinstance(guest, Queue) and guest.topic is topic:
+            return guest if not _changed(guest.options, given) else _alter(store, guest, given)
+    folder = join(context.root, names.TOPICS, names.topic(topic._existing().id), names.QUEUE)
+    known = load_settings(context.files, folder, context.store, topic._existing().id)
+    if known is None and context.read_only:
+        raise NotAQueue(f"topic {topic.name!r} is not a queue; open the store with mode='rw'")
+    settings = msgspec.structs.replace(known or QueueOptions(), **given)
+    _check(topic.name, topic, known, settings)
+    lanes = [
+        Lane(context, topic, number, join(folder, names.shard(number)), settings,
+             store.recovery.findings.append)
+        for number in range(topic.shards)
+    ]  # fmt: skip
+    if not context.read_only:
+        for place in (folder, *(lane._folder for lane in lanes)):
+            require_dir(context.files, place)
+    if known is None or settings != known:
+        _save(context, topic, folder, lanes, known, settings)
+    queue = Queue(store, topic, folder, settings, lanes)
+    context.guests.append(queue)
+    if not context.read_only:
+        context.background.tend_soon()
+    if settings.dead_letter and not context.read_only:
+        _dead_letters(store, topic, settings.dead_letter)
     return queue
 
 
