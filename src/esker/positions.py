@@ -32,6 +32,7 @@ UNIT_US: Final = {
 }
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
 _NUMBER = re.compile(r"(-?)(\d{1,19})", re.ASCII)
+_PLUS = re.compile(r"\d \d\d(:?\d\d)?$", re.ASCII)  # of a time zone: decoded, it is a space
 _GRAMMAR = "a position is one of: earliest, latest, N, -N, @2026-11-15T10:00, @-15m"
 
 
@@ -74,7 +75,8 @@ def _parse_text(text: str, now_us: int) -> Position:
             return Position("time", _micros(datetime.fromisoformat(text[1:])))
         except ValueError:
             pass
-    raise InvalidPosition(f"{text!r} is not a position; {_GRAMMAR}")
+    lost = "; in a URL a + is written %2B" if _PLUS.search(text) else ""
+    raise InvalidPosition(f"{text!r} is not a position; {_GRAMMAR}{lost}")
 
 
 def _micros(moment: datetime) -> int:

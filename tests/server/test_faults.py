@@ -26,6 +26,7 @@ EVENT = {"specversion": "1.0", "id": "1", "source": "/a", "type": "b"}
         ("POST", "/v1/topics/a/records", {"records": [{"base64": "YQ"}]}, "64 - at `$[0]`"),
         ("POST", "/v1/topics/a/records:events", [EVENT, {**EVENT, "id": ""}], "id - at `$[1]`"),
         ("POST", "/v1/topics/a/records", {"x": "y" * 9_000_000}, "8388608 bytes (body_bytes)"),
+        ("GET", "/v1/topics/there/records?start=@2026-11-15T10:00+01:00", None, "written %2B"),
         ("GET", "/v1/topics/nope/records", None, "there is no topic 'nope'"),
         ("GET", "/v1/watch?topics=there,nope", None, "there is no topic 'nope'"),
         ("PUT", "/v1/routes/r", {"source": "nope", "destination": "there"}, "no topic 'nope'"),
