@@ -19,6 +19,7 @@ from esker.server import frames
 from esker.server.keys import Principal
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.wire_live import TOPICS_MAX
 from tests.server.conftest import Client
 from tests.server.test_watch import until
 
@@ -198,6 +199,19 @@ def test_what_is_wrong_with_a_subscription_is_told_in_place_of_the_answer(
     assert told.endswith("there is: ping, publish, subscribe, unsubscribe")
     assert ws.ask("subscribe", topic="t", start="earliest")["op"] == "subscribed"
     assert ws.values(1) == ["a"]
+
+
+@pytest.mark.parametrize("op", ["subscribe", "unsubscribe"])
+def test_topic_and_topics_together_are_as_many_as_topics_alone(ws: Socket, op: str) -> None:
+    names = [f"n{number}" for number in range(TOPICS_MAX)]
+    how = {"lenient": True} if op == "subscribe" else {}
+    refused = ws.ask(op, topic="one-more", topics=names, **how)
+    assert (refused["op"], refused["code"]) == ("error", "invalid_request")
+    assert "257 topics, `topic` among them; at most 256" in refused["message"]
+    assert ws.ask(op, topics=[*names, "one-more"], **how)["code"] == "invalid_request"
+    assert ws.ask(op, topic=names[-1], topics=names[:-1], **how)["op"] == f"{op}d"
+    assert ws.ask("unsubscribe", topics=names)["op"] == "unsubscribed"
+    assert ws.ask(op, topic=names[0], topics=names, **how)["op"] == f"{op}d", "it is one of them"
 
 
 def test_subscribing_twice_is_an_error(ws: Socket, client: Client) -> None:

@@ -85,9 +85,26 @@ class Asked(Struct):
     request_id: str | int | None = None
 
 
-class Subscribe(Ask, tag="subscribe"):
+class Named(Ask):
+    """What is about some topics: one, several, or both."""
+
     topic: Text | None = None
     topics: Annotated[list[Text], Meta(max_length=TOPICS_MAX)] = []
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if count > TOPICS_MAX:
+            raise ValueError(
+                f"{count} topics, `topic` among them; at most {TOPICS_MAX} in one message"
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The topics, each once."""
+        return list(dict.fromkeys([*self.topics, *([] if self.topic is None else [self.topic])]))
+
+
+class Subscribe(Named, tag="subscribe"):
     start: Position = "latest"
     cursors: Annotated[list[Cursor], Meta(max_length=1_024)] = []
     shard: Shard | None = None
@@ -101,11 +118,6 @@ class Subscribe(Ask, tag="subscribe"):
     where: Where | None = None
     consistency: Literal["eventual", "strong"] = "eventual"
 
-    @property
-    def names(self) -> list[str]:
-        """The topics, each once."""
-        return list(dict.fromkeys([*self.topics, *([] if self.topic is None else [self.topic])]))
-
     def lens(self) -> Lens:
         filter_of(self.where)
         return Lens(
@@ -114,14 +126,8 @@ class Subscribe(Ask, tag="subscribe"):
         )  # fmt: skip
 
 
-class Unsubscribe(Ask, tag="unsubscribe"):
-    topic: Text | None = None
-    topics: Annotated[list[Text], Meta(max_length=TOPICS_MAX)] = []
-
-    @property
-    def names(self) -> list[str]:
-        """The topics, each once."""
-        return list(dict.fromkeys([*self.topics, *([] if self.topic is None else [self.topic])]))
+class Unsubscribe(Named, tag="unsubscribe"):
+    pass
 
 
 class Publish(Ask, tag="publish"):
