@@ -15,10 +15,12 @@ import pytest
 
 from esker.aio.store import AsyncTopic
 from esker.engine import reading
+from esker.server import sifting
 from esker.server.run import Server
 from esker.server.table import ROUTES
 from tests.server.asgi import Request, application
 from tests.server.conftest import JSON, Client
+from tests.server.streams import Events
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -465,3 +467,178 @@ def test_a_header_that_would_be_lost_is_refused(
     assert answer.status == 400
     assert told in answer.json()["error"]["message"]
     assert client.get("/v1/topics/t").status == 404
+
+
+# ---- by tag ------------------------------------------------------------------------------------
+
+TAGS = [*("eu", "us", "eu-west", None, "eu", "")] * 2
+BY_TAG = [
+    ("tag=eu", lambda tag, n: tag == "eu"),
+    ("tag_prefix=eu", lambda tag, n: (tag or "").startswith("eu")),
+    ("tag=eu-west&tag_prefix=eu", lambda tag, n: tag == "eu-west"),
+    ("tag=us&tag_prefix=eu", lambda tag, n: False),
+    ("tag=eu&where=json.n>4", lambda tag, n: tag == "eu" and n > 4),
+    ("tag_prefix=eu&where=json.n>4", lambda tag, n: (tag or "").startswith("eu") and n > 4),
+    ("tag=&skip_node=x", lambda tag, n: tag == ""),
+    ("tag_prefix=", lambda tag, n: tag is not None),
+]
+
+
+def tagged(client: Client, tags: list[str | None] = TAGS) -> None:
+    """Records with these tags, and a batch without any."""
+    records = [
+        {"value": {"n": n}, **({} if tag is None else {"tag": tag})} for n, tag in enumerate(tags)
+    ]
+    client.call("POST", "/v1/topics/t/records", {"records": records})
+    client.append("t", "untagged", "untagged")
+
+
+def offsets(kind: str, body: bytes) -> list[int]:
+    """Of the records in a page or a file."""
+    if kind in (ARROW, "arrow"):
+        return pa.ipc.open_stream(body).read_all()["offset"].to_pylist()  # type: ignore[no-any-return]
+    if kind in ("text/csv", "csv"):
+        return [int(row["offset"]) for row in csv.DictReader(io.StringIO(body.decode()))]
+    if kind in (NDJSON, "ndjson"):
+        return [msgspec.json.decode(line)["offset"] for line in body.splitlines()]
+    return [record["offset"] for record in msgspec.json.decode(body)["records"]]
+
+
+@pytest.mark.parametrize(("query", "wanted"), BY_TAG, ids=[query for query, _ in BY_TAG])
+def test_a_read_an_export_and_a_watch_by_tag_give_the_same(
+    client: Client, query: str, wanted: Any
+) -> None:
+    tagged(client)
+    expected = [n for n, tag in enumerate(TAGS) if wanted(tag, n)]
+    for accept in ("application/json", NDJSON, ARROW, "text/csv"):
+        answer = client.get(f"/v1/topics/t/records?start=0&{query}", Accept=accept)
+        assert answer.status == 200, answer.body
+        assert offsets(accept, answer.body) == expected, accept
+        if accept != "application/json":
+            assert answer.headers["esker-next"] == "14"
+    page = read(client, "t", f"?{query}")
+    assert (page["next"], page["caught_up"]) == (14, True)
+    asked = query.replace("&skip_node=x", "")
+    for kind in ("ndjson", "arrow", "csv"):
+        body = client.get(f"/v1/topics/t/export?format={kind}&{asked}").body
+        assert offsets(kind, body) == expected, kind
+    events = Events(client.server.url, f"/v1/watch?topics=t&start=earliest&{query}")
+    seen: list[int] = []
+    while (event := events.next()).kind != "caught-up":
+        if event.kind == "record":
+            seen += [record["offset"] for record in event.json()["records"]]
+    events.close()
+    assert seen == expected
+
+
+def test_a_read_by_tag_that_finds_nothing_says_where_to_go_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", *map(str, range(1_000)))
+    tagged(client)
+    monkeypatch.setattr("esker.server.records.LOOKS", 300)
+    first = read(client, "t", "?start=0&limit=1&tag=eu")
+    assert (first["records"], first["next"], first["caught_up"]) == ([], 300, False)
+    at, found = 300, []
+    while True:
+        page = read(client, "t", f"?start={at}&limit=1&tag=eu")
+        assert page["next"] > at
+        at = page["next"]
+        found += [record["offset"] for record in page["records"]]
+        if page["caught_up"]:
+            break
+    assert found == [1_000 + n for n, tag in enumerate(TAGS) if tag == "eu"]
+
+
+def test_a_page_holds_as_many_as_its_limit_however_far_apart_they_are(client: Client) -> None:
+    for _ in range(3):
+        tagged(client, [*(["no"] * 399), "yes"] * 4)
+    for query in ("tag=yes", "where=tag=='yes'"):
+        at, found, sizes = 0, [], []
+        while at < 4_806:
+            page = read(client, "t", f"?start={at}&limit=5&{query}")
+            sizes.append(len(page["records"]))
+            found += [record["offset"] for record in page["records"]]
+            at = page["next"]
+        whole = read(client, "t", f"?{query}")
+        assert found == [record["offset"] for record in whole["records"]]
+        assert (len(found), sizes) == (12, [5, 5, 2])
+
+
+def test_few_are_found_among_many_without_taking_these_one_by_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", *map(str, range(5_000)))
+    taken: list[int] = []
+
+    def matching(batch: Any, wanted: Any) -> Any:
+        taken.append(len(batch))
+        return sifting.matching(batch, wanted)
+
+    monkeypatch.setattr("esker.server.records.matching", matching)
+    assert read(client, "t", "?limit=1&tag=eu")["next"] == 5_000
+    assert taken == [1_000] * 5
+
+
+def test_who_waits_for_a_tag_is_not_woken_for_good_by_another_one(client: Client) -> None:
+    tagged(client)
+    other = Client(client.server)
+
+    def later() -> None:
+        for tag in ("us", "eu"):
+            time.sleep(0.2)
+            body = {"records": [{"value": tag, "tag": tag}]}
+            other.call("POST", "/v1/topics/t/records", body)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    began = time.monotonic()
+    page = read(client, "t", "?start=14&wait=20&tag=eu")
+    took = time.monotonic() - began
+    thread.join()
+    other.close()
+    assert ([record["value"] for record in page["records"]], page["next"]) == (["eu"], 16)
+    assert 0.3 < took < 5
+    empty = read(client, "t", "?start=5&wait=0.1&tag=none")
+    assert (empty["records"], empty["next"]) == ([], 16)
+
+
+def test_a_sealed_page_by_tag_can_be_kept_and_is_not_that_of_another_tag(client: Client) -> None:
+    client.call("PUT", "/v1/topics/t", {"segment_records": 6})
+    for _ in range(3):
+        tagged(client, ["eu", "us", "eu", "us"])
+    client.server.app.store._store.tick()
+    path = "/v1/topics/t/records?start=0&limit=2"
+    for accept in ("application/json", NDJSON, ARROW):
+        first = client.get(f"{path}&tag=eu", Accept=accept)
+        assert "immutable" in first.headers["cache-control"]
+        etag = {"If-None-Match": first.headers["etag"]}
+        assert client.get(f"{path}&tag=eu", Accept=accept, **etag).status == 304
+        for query in ("&tag=us", "&tag_prefix=u", ""):
+            other = client.get(path + query, Accept=accept, **etag)
+            assert (other.status, other.headers["etag"] != first.headers["etag"]) == (200, True)
+    nothing = client.get(f"{path}&tag=none")
+    assert "etag" not in nothing.headers, "what is not there may yet come"
+
+
+@pytest.mark.parametrize("query", ["tag=" + "x" * 1_025, "tag_prefix=" + "x" * 1_025, "tags=eu"])
+def test_what_no_tag_can_be_is_refused_as_a_watch_refuses_it(client: Client, query: str) -> None:
+    tagged(client)
+    told = client.get(f"/v1/watch?topics=t&{query}")
+    assert (told.status, told.code) == (400, "invalid_request")
+    for path in ("/v1/topics/t/records?", "/v1/topics/t/export?"):
+        refused = client.get(path + query)
+        assert refused.status == 400
+        assert refused.json()["error"]["message"] == told.json()["error"]["message"]
+
+
+def test_the_description_has_the_tags_of_reads_as_it_has_those_of_watches(client: Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+
+    def told(path: str) -> list[Any]:
+        found = paths[path]["get"]["parameters"]
+        return [each for each in found if each["name"] in ("tag", "tag_prefix", "where")]
+
+    assert len(told("/v1/watch")) == 3
+    assert told("/v1/topics/{topic}/records") == told("/v1/watch")
+    assert told("/v1/topics/{topic}/export") == told("/v1/watch")

@@ -28,14 +28,13 @@ from esker import positions
 from esker.engine.batch import SCHEMA, Batch
 from esker.engine.store import Store
 from esker.errors import EskerError
-from esker.filters import Filter
 from esker.records import Gap
 from esker.server import codec
 from esker.server import wire_looks as wire
 from esker.server.call import Call, Reply
 from esker.server.codec import ARROW, NDJSON
 from esker.server.records import _shard, known
-from esker.server.sifting import filter_of, matching
+from esker.server.sifting import Wanted, matching, wanted_of
 
 LOG: Final = logging.getLogger("esker.server")
 CSV: Final = "text/csv"
@@ -55,7 +54,8 @@ COLUMNS: Final = pa.schema(
 async def export(call: Call) -> Reply:
     """The records between two positions, as a file."""
     query: wire.ExportQuery = call.query
-    name, wanted = call.params["topic"], filter_of(query.where)
+    name = call.params["topic"]
+    wanted = wanted_of(query.tag, query.tag_prefix, query.where)
     steps = await call.app.run(lambda store: _steps(store, name, query))
     pieces = _FORMATS[query.format](steps, wanted)
     first = await call.app.run(lambda _: next(pieces, None))  # what is wrong is told in a status
@@ -94,7 +94,7 @@ def _steps(store: Store, name: str, query: wire.ExportQuery) -> Iterator[Batch |
 # ---- formats ---------------------------------------------------------------------------------
 
 
-def _lines(steps: Iterator[Batch | Gap], wanted: Filter | None) -> Iterator[bytes]:
+def _lines(steps: Iterator[Batch | Gap], wanted: Wanted | None) -> Iterator[bytes]:
     for item in steps:
         if isinstance(item, Gap):
             yield msgspec.json.encode({"gap": codec.gap_out(item)}) + b"\n"
@@ -102,7 +102,7 @@ def _lines(steps: Iterator[Batch | Gap], wanted: Filter | None) -> Iterator[byte
             yield codec.lines_out(codec.records_out(matching(item, wanted)))
 
 
-def _rows(steps: Iterator[Batch | Gap], wanted: Filter | None) -> Iterator[bytes]:
+def _rows(steps: Iterator[Batch | Gap], wanted: Wanted | None) -> Iterator[bytes]:
     yield _csv(COLUMNS.empty_table(), header=True)
     for item in steps:
         if isinstance(item, Gap):
@@ -139,7 +139,7 @@ def _csv(table: Any, *, header: bool = False) -> bytes:
     return sink.getvalue()
 
 
-def _arrow(steps: Iterator[Batch | Gap], wanted: Filter | None) -> Iterator[bytes]:
+def _arrow(steps: Iterator[Batch | Gap], wanted: Wanted | None) -> Iterator[bytes]:
     sink = io.BytesIO()
 
     def taken() -> bytes:

@@ -21,12 +21,12 @@ import msgspec
 import pyarrow.compute as pc
 
 from esker.engine.batch import Batch
-from esker.engine.reader import NO_OFFSETS, Consistency, end_of, read_batches
+from esker.engine.reader import Consistency, end_of, read_batches
 from esker.engine.topic import Topic
 from esker.records import Gap
 from esker.server import codec, cursor
 from esker.server.codec import RecordOut, Values
-from esker.server.sifting import filter_of, kept, matching
+from esker.server.sifting import masked, matching, wanted_of
 
 Form = Literal["sse", "json", "arrow"]
 FRAME_RECORDS: Final = 256
@@ -52,21 +52,10 @@ class Lens(NamedTuple):
 
     def seen(self, batch: Batch) -> Batch:
         """The batch without the records that are not asked for."""
-        columns, keep = batch.columns, None
-        if self.skip_node is not None and columns.nodes is not None:
-            keep = pc.fill_null(pc.not_equal(columns.nodes, self.skip_node), True)
-        for wanted, how in ((self.tag, pc.equal), (self.tag_prefix, pc.starts_with)):
-            if wanted is None:
-                continue
-            if columns.tags is None:
-                return Batch(
-                    batch.shard, batch.begin, columns.slice(0, 0), NO_OFFSETS, batch.next_offset
-                )
-            mask = pc.fill_null(how(columns.tags, wanted), False)
-            keep = mask if keep is None else pc.and_(keep, mask)
-        if keep is not None and not pc.all(keep).as_py():
-            batch = kept(batch, keep)
-        return matching(batch, filter_of(self.where))
+        nodes = batch.columns.nodes
+        if self.skip_node is not None and nodes is not None:
+            batch = masked(batch, pc.fill_null(pc.not_equal(nodes, self.skip_node), True))
+        return matching(batch, wanted_of(self.tag, self.tag_prefix, self.where))
 
 
 class Frame(NamedTuple):

@@ -26,7 +26,7 @@ from esker.server.call import Call, Disconnected, Reply, decoded
 from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
 from esker.server.faults import Fault
 from esker.server.producers import either, produced, producing
-from esker.server.sifting import filter_of, matching
+from esker.server.sifting import first, matching, wanted_of
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
 from esker.storage.sealed import SealedSegment
 
@@ -34,7 +34,8 @@ from esker.storage.sealed import SealedSegment
 STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
 CACHED: Final = "private, max-age=86400, immutable"
 TRIES: Final = 4  # at a topic that is deleted again and again
-LOOKS: Final = 200_000  # records that one call looks at for those that a filter wants
+LOOKS: Final = 200_000  # records that one call looks at for those that are wanted
+STEP: Final = 1_000  # of them at once, however few are asked for
 
 # ---- appending -------------------------------------------------------------------------------
 
@@ -191,16 +192,17 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     """Records from a position on, up to what was asked for; how the shard stands."""
     items: list[Batch | Gap] = []
     left, bytes_left, looks = query.limit, query.max_bytes, LOOKS
-    wanted = filter_of(query.where)
+    wanted = wanted_of(query.tag, query.tag_prefix, query.where)
     epoch = topic.epoch
     now = topic._store._context.clock.now_us()
     begin, missed = topic._begin(positions.parse(start, now), shard, query.epoch)
     finish = None if query.stop is None else positions.parse(query.stop, now)
     ranges = topic._ranges(begin, finish, shard, query.consistency)
     place, until = ranges[0].first, ranges[0].end
+    step = min(left, 10_000) if wanted is None else min(max(left, STEP), LOOKS)
     # whole: what is left out, by its node or because it was deleted, was looked at as well
     stepping: Any = topic._batches(
-        ranges, bytes_left, min(left, 10_000), "yield", check_node(query.skip_node), whole=True,
+        ranges, bytes_left, step, "yield", check_node(query.skip_node), whole=True,
         missed=missed,
     )  # fmt: skip
     if query.gaps == "all":
@@ -213,12 +215,14 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
             if item.reason != RECREATED:  # whose offsets are those of another topic
                 place = max(place, item.last + 1)
             continue
-        if items and (len(item) > left or item.nbytes > bytes_left):
+        if items and (item.nbytes > bytes_left or (wanted is None and len(item) > left)):
             break
         seen = matching(item, wanted)
+        if len(seen) > left:
+            seen = first(seen, left)
         if len(seen):
             items.append(seen)
-        left, bytes_left, place = left - len(seen), bytes_left - item.nbytes, item.next_offset
+        left, bytes_left, place = left - len(seen), bytes_left - item.nbytes, seen.next_offset
         looks -= 0 if wanted is None else len(item)
         if left <= 0 or bytes_left <= 0 or looks <= 0:
             break
@@ -282,8 +286,9 @@ def _at_hand(call: Call, query: wire.ReadQuery) -> Found | None:
 def _plain(query: wire.ReadQuery) -> bool:
     """Whether nothing but where and how much is asked for."""
     return (
-        query.stop is None and query.where is None and query.skip_node is None
-        and query.epoch is None and query.consistency == "eventual"
+        query.stop is None and query.skip_node is None and query.epoch is None
+        and query.tag is None and query.tag_prefix is None and query.where is None
+        and query.consistency == "eventual"
     )  # fmt: skip
 
 

@@ -176,6 +176,8 @@ class ReadQuery(Given):
     consistency: Literal["eventual", "strong"] = "eventual"
     epoch: int | None = None
     columns: Text | None = None  # of Arrow, with commas; all of them if there is none
+    tag: Text | None = None
+    tag_prefix: Text | None = None
     where: Where | None = None
 
 

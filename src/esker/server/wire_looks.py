@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from esker.server.codec import RecordOut, Values
-from esker.server.wire import Given, Position, Shard, Where
+from esker.server.wire import Given, Position, Shard, Text, Where
 from esker.server.wire_rooms import Duration, Place
 
 
@@ -179,6 +179,8 @@ class ExportQuery(Given):
     start: Position = "earliest"
     stop: Position | None = None
     shard: Shard | None = None
+    tag: Text | None = None
+    tag_prefix: Text | None = None
     where: Where | None = None
 
 
