@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,8 +23,12 @@ from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
 from opentelemetry.sdk._logs.export import LogRecordExportResult, SimpleLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 
+import esker
+from esker.engine.shard import Shard
+from esker.scheduler.governor import Governor
 from esker.server import otlp
 from tests.server.conftest import Answer, Client
+from tests.server.test_stages import ARROW, stream
 
 RECORDS = "/v1/topics/t/records"
 BATCH = "application/cloudevents-batch+json"
@@ -353,3 +360,98 @@ def test_an_answer_says_how_long_it_took_when_asked(client: Client) -> None:
     assert empty.keys() == {"performance"}
     assert client.get(f"{RECORDS}?performance=maybe").code == "invalid_request"
     assert client.get("/openapi.json?performance=true").json()["openapi"] == "3.1.0"
+
+
+def performance(client: Client, path: str, body: Any, headers: Any = None) -> dict[str, float]:
+    answer = client.call(
+        "POST", f"{path}{'&' if '?' in path else '?'}performance=true", body, headers
+    )
+    assert answer.status == 200, answer.body
+    told: dict[str, float] = answer.json()["performance"]
+    return told
+
+
+TIMED: dict[str, tuple[str, Any]] = {
+    "one": (RECORDS, {"records": [{"value": "x"}]}),
+    "many": (RECORDS, {"records": [{"value": "x"}] * 2}),
+    "Arrow": (RECORDS, stream(b"x")),
+    "a key": (f"{RECORDS}?idempotency_key=k", {"records": [{"value": "x"}]}),
+    "a producer": (f"{RECORDS}?producer=p&sequence=0", {"records": [{"value": "x"}]}),
+    "logs": ("/otlp/v1/logs", {"resourceLogs": [{"scopeLogs": [{"logRecords": [{}]}]}]}),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), TIMED.values(), ids=TIMED)
+def test_an_append_says_how_long_it_waited_for_the_disk(
+    client: Client, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
+) -> None:
+    headers = ARROW if isinstance(body, bytes) else {}
+    headers = {**headers, "Esker-Topic": "t"} if "otlp" in path else headers
+    client.call("PUT", "/v1/topics/t", {"durability": "fsync"})
+    sync = Shard.sync_directly
+
+    def slowly(*given: Any) -> None:
+        time.sleep(0.2)
+        sync(*given)
+
+    monkeypatch.setattr(Shard, "sync_directly", slowly)
+    told = performance(client, path, body, headers)
+    assert "throttle" not in told
+    assert 200 <= told["sync"] <= told["append"] <= told["total"]
+    assert told["append"] - told["sync"] < 200
+    if path.startswith(RECORDS):
+        unasked = performance(client, f"{RECORDS}?wait=false", {"records": [{"value": "y"}]})
+        assert "sync" not in unasked, "who does not wait for it is told nothing of it"
+
+
+def test_an_append_says_how_long_a_wider_commit_window_held_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Governor, "commit_window", 0.2)
+    rounds = client.server.app.store._rounds
+    deadline = time.monotonic() + 10
+    while not rounds.window and time.monotonic() < deadline:
+        time.sleep(0.01)
+    one = {"records": [{"value": "x"}]}
+    client.call("POST", RECORDS, one)
+    told = performance(client, RECORDS, one)
+    assert 190 <= told["throttle"] <= told["append"], "the loop may wake a little early"
+    assert told["append"] - told["throttle"] < 190
+    assert "throttle" not in performance(client, RECORDS, {"records": [{"value": "x"}] * 2})
+
+
+def test_an_append_is_held_for_what_is_left_of_the_window(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = store["t"]
+            await topic.append(b"a", wait=True)
+            store._commit_window(0.2)
+            nothing = (None,) * 5
+            first = asyncio.ensure_future(topic._append_timed(b"b", nothing, True))
+            await asyncio.sleep(0.15)
+            (_, late, _), (_, whole, _) = (
+                await topic._append_timed(b"c", nothing, True),
+                await first,
+            )
+            assert 0 < late < 0.15 < 0.19 <= whole
+
+    asyncio.run(main())
+
+
+def test_an_append_says_how_long_too_much_unwritten_held_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"records": [{"value": "x"}] * 2}
+    client.call("POST", RECORDS, body)
+    context = client.server.app.store._store._context
+    wrote = context.committer.make_durable
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(0.05)
+        return wrote(*given)
+
+    monkeypatch.setattr(context.committer, "make_durable", slowly)
+    monkeypatch.setattr(type(context.gauge), "over", True)
+    told = performance(client, RECORDS, body)
+    assert 50 <= told["throttle"] <= told["append"]
+    assert "sync" not in told

@@ -15,6 +15,7 @@ import pytest
 
 from esker.aio.store import AsyncTopic
 from esker.engine import reading
+from esker.engine.topic import Topic
 from esker.server import sifting
 from esker.server.run import Server
 from esker.server.table import ROUTES
@@ -426,17 +427,17 @@ def test_an_append_that_meets_the_end_of_its_topic_makes_the_next_one(
 ) -> None:
     """A name is what is appended to, and its first record makes it, also again."""
     deleted = 0
-    for name in ("append", "append_many"):
-        kept: Any = getattr(AsyncTopic, name)
+    for kind, name in ((AsyncTopic, "_append_timed"), (Topic, "append_many")):
+        kept: Any = getattr(kind, name)
 
-        async def late(topic: AsyncTopic, *given: Any, kept: Any = kept, **named: Any) -> Any:
+        def late(topic: Any, *given: Any, kept: Any = kept, **named: Any) -> Any:
             nonlocal deleted
             if deleted < 2:
                 deleted += 1
                 server.app.store._store.delete("t")
-            return await kept(topic, *given, **named)
+            return kept(topic, *given, **named)
 
-        monkeypatch.setattr(AsyncTopic, name, late)
+        monkeypatch.setattr(kind, name, late)
     server.app.store._store["t"].append("a", wait=True)
     answer = client.append("t", "b")
     assert (answer.status, answer.json()["spans"][0]["first"]) == (200, 0)

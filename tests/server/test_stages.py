@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import esker
+from esker.engine.attach import Stage
 from esker.server import stages
 from esker.server.faults import Fault
 from esker.server.keys import SCOPES, Principal, Scope
@@ -232,9 +233,9 @@ def test_a_stream_that_breaks_off_leaves_nothing_of_what_was_staged(
 ) -> None:
     monkeypatch.setattr(stages, "PIECE_BYTES", 1_000)
     staged: list[int] = []
-    append = stages._append
+    append = Stage.append_arrow
     monkeypatch.setattr(
-        stages, "_append", lambda stage, piece: staged.append(append(stage, piece)) or staged[-1]
+        Stage, "append_arrow", lambda stage, data: staged.append(append(stage, data)) or staged[-1]
     )
     body = stream(*[bytes(100)] * 1_000, rows=50)
     assert stage(client, "t", body[:-100]).code == "invalid_request"

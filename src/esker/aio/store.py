@@ -284,18 +284,25 @@ class AsyncStore:
             yield item
 
 
+_Fields = tuple[Any, Any, Any, Any, Any]  # key, tag, node, headers, timestamp
+Committed = tuple[int, float, float]  # offset; seconds: held back by the window, synced
+_Waiting = tuple[Ticket, asyncio.Future[Committed], float]
+
+
 class _Rounds:
     """Collects appends that wait, and commits them together."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
-        self._waiting: list[tuple[Ticket, asyncio.Future[int]]] = []
+        self._waiting: list[_Waiting] = []
         self._running: asyncio.Task[None] | None = None
+        self._collecting = False
         self.window = 0.0  # seconds to collect before each round
 
-    def submit(self, ticket: Ticket) -> asyncio.Future[int]:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ticket, future))
+    def submit(self, ticket: Ticket) -> asyncio.Future[Committed]:
+        future: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        came = self._now() if self._collecting else 0.0  # else it is held from the beginning on
+        self._waiting.append((ticket, future, came))
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._drain())
         return future
@@ -303,28 +310,35 @@ class _Rounds:
     async def _drain(self) -> None:
         try:
             while self._waiting:
+                began = ended = 0.0
                 if self.window:
+                    began, self._collecting = self._now(), True
                     await asyncio.sleep(self.window)
+                    ended, self._collecting = self._now(), False
                 taken, self._waiting = self._waiting, []
-                await self._commit(taken)
+                await self._commit(taken, began, ended)
         finally:
-            self._running = None
+            self._running, self._collecting = None, False
 
-    async def _commit(self, taken: list[tuple[Ticket, asyncio.Future[int]]]) -> None:
+    def _now(self) -> float:
+        return self._store._store._context.clock.monotonic()
+
+    async def _commit(self, taken: list[_Waiting], began: float, ended: float) -> None:
         committer = self._store._store._context.committer
-        tickets = [ticket for ticket, _ in taken]
+        tickets = [ticket for ticket, _, _ in taken]
+        synced = 0.0
         try:
-            await self._store._run(lambda: committer.run_round(tickets))
+            synced = await self._store._run(lambda: committer.run_round(tickets))
         except Exception as problem:
             for ticket in tickets:
                 ticket.error = ticket.error or problem
-        for ticket, future in taken:
+        for ticket, future, came in taken:
             if future.done():
                 continue  # its task was cancelled; the record is written all the same
             if ticket.error is not None:
                 future.set_exception(ticket.error)
             else:
-                future.set_result(ticket.first)
+                future.set_result((ticket.first, ended - max(began, came), synced))
 
     async def idle(self) -> None:
         while self._running is not None:
@@ -358,21 +372,28 @@ class AsyncTopic:
                 with contextlib.suppress(WouldBlock):
                     return topic.append_nowait(value, *fields)
             return await self._store._run(lambda: topic.append(value, *fields))
-        if topic._entry is None:
-            await self._store._run(topic._created)
-        wait = intake.wait_of(wait)
-        checked = intake.value_of(value, topic._limit())
-        extra = intake.extra_of(key, tag, node, headers, timestamp)
+        fields = (key, tag, node, headers, timestamp)
+        return (await self._append_timed(value, fields, wait))[0]
+
+    async def _append_timed(self, value: Value, fields: _Fields, wait: bool | float) -> Committed:
+        """Append one record and wait; how long it was held back, and how long it was synced."""
+        topic = self._topic
         topic._store._context.require_writable()
+        wait, extra = intake.wait_of(wait), intake.extra_of(*fields)
+        made = topic._entry is not None
+        limit = topic._limit() if made else await self._store._run(topic._limit)
+        checked = intake.value_of(value, limit)
+        if not made:
+            await self._store._run(topic._created)
         shard = await self._shard_for(extra[0] if extra else None)
         ticket = Ticket(shard, [checked], {0: extra} if extra is not None else {})
         future = self._store._rounds.submit(ticket)
         try:
-            offset = await self._within(future, wait)
+            offset, held, synced = await self._within(future, wait)
         except WriterBusy:  # handed over, or refused
-            fields = (key, tag, node, headers, timestamp)
-            return await self._store._run(lambda: topic.append(value, *fields, wait=wait))
-        return offset if topic.shards == 1 else Offset(offset, shard.number)
+            offset = await self._store._run(lambda: topic.append(value, *fields, wait=wait))
+            return offset, 0.0, 0.0
+        return offset if topic.shards == 1 else Offset(offset, shard.number), held, synced
 
     async def _shard_for(self, key: bytes | None) -> Shard:
         topic = self._topic
@@ -381,7 +402,7 @@ class AsyncTopic:
         return await self._store._run(lambda: topic._shard_for(None))  # may take a free one
 
     @staticmethod
-    async def _within(future: asyncio.Future[int], wait: bool | float) -> int:
+    async def _within(future: asyncio.Future[Committed], wait: bool | float) -> Committed:
         if wait is True:
             return await future
         try:

@@ -77,6 +77,13 @@ class Round:
         self.gate.acquire()
 
 
+class Waits(threading.local):
+    """How long this thread was made to wait, in seconds; who wants to know begins at 0."""
+
+    held = 0.0  # because too much waits for the disk
+    synced = 0.0  # until what it had written was durable
+
+
 class Committer:
     """The store's group commit, and its journals."""
 
@@ -97,6 +104,7 @@ class Committer:
         self.syncs = 0
         self.sync_times = tally.Times()
         self.rounds = 0
+        self.waits = Waits()
         self.window: float | None = None  # seconds; if none is set, what the options say
 
     # -- waiting for a class fsync commit --
@@ -244,8 +252,11 @@ class Committer:
             if self._context.clock.monotonic() >= deadline:
                 return
 
-    def run_round(self, tickets: Sequence[Ticket]) -> None:
-        """Write, sync and answer. Deterministic; also what the asyncio twin calls."""
+    def run_round(self, tickets: Sequence[Ticket]) -> float:
+        """Write, sync and answer; how many seconds of it were the syncs.
+
+        Deterministic; also what the asyncio twin calls.
+        """
         by_shard: dict[Shard, list[Ticket]] = {}
         for ticket in tickets:
             by_shard.setdefault(ticket.shard, []).append(ticket)
@@ -254,11 +265,15 @@ class Committer:
         for shard in by_shard:  # one that failed, too: what was buffered may be written
             if shard.durability == "disk":
                 self._context.background.sync_soon(shard)
-        problems = self.make_durable([s for s in written if s.durability == "fsync"])
+        waiting = [shard for shard in written if shard.durability == "fsync"]
+        began = self._context.clock.monotonic() if waiting else 0.0
+        problems = self.make_durable(waiting)
+        synced = self._context.clock.monotonic() - began if waiting else 0.0
         for ticket in tickets:
             if problems and ticket.error is None:
                 ticket.error = problems.get(id(ticket.shard))
             ticket.done = True
+        return synced
 
     def _write_group(self, group: list[Ticket]) -> bool:
         shard = group[0].shard

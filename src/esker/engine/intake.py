@@ -7,10 +7,10 @@ is only cast and checked with Arrow's own kernels.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +31,9 @@ from esker.options import (
 )
 from esker.records import Record
 from esker.storage.segment import split
+
+if TYPE_CHECKING:
+    from esker.engine.store import Store
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = {"value", "key", "tag", "node", "headers", "timestamp"}
@@ -211,6 +214,19 @@ def many(records: Iterable[Any], limit: int) -> tuple[list[bytes], dict[int, Ext
     return values, extras
 
 
+def checking(name: str, records: Any) -> Callable[[Store], None]:
+    """Refuses records that could not be appended: a list, or Arrow. For who would make a topic."""
+
+    def check(store: Store) -> None:
+        limit = store._limit_of(name)
+        if isinstance(records, list):
+            many(records, limit)
+        else:
+            check_arrow(records, limit)
+
+    return check
+
+
 def plain_column(values: Sequence[Any], limit: int) -> Any | None:
     """An Arrow array of the values, if they are plain bytes and text; None for the careful way."""
     try:
@@ -266,6 +282,13 @@ def arrow_batches(data: Any) -> list[Any]:
         f"append_arrow takes a pyarrow Table, RecordBatch or Array, or anything with "
         f"__arrow_c_stream__ (polars, pandas, duckdb), not {type(data).__name__}"
     )
+
+
+def check_arrow(data: Any, limit: int) -> None:
+    """Refuse Arrow data that could not be appended."""
+    for batch in arrow_batches(data):
+        if batch.num_rows:
+            arrow_columns(batch, limit, 0)
 
 
 def _streamed(data: Any) -> list[Any]:
@@ -395,6 +418,13 @@ def _stamps(array: Any, now_us: int) -> Any:
 
 
 # ---- shards ----------------------------------------------------------------------------------
+
+
+def check_shard(name: str, shard: Any, count: int) -> int:
+    """The number of a shard that a topic has."""
+    if type(shard) is not int or not 0 <= shard < count:
+        raise InvalidOption(f"shard={shard!r}: topic {name!r} has shards 0..{count - 1}")
+    return shard
 
 
 def fnv1a(key: bytes) -> int:

@@ -55,6 +55,7 @@ from esker.storage import once as storage
 from esker.storage.files import join
 
 if TYPE_CHECKING:
+    from esker.engine.store import Store
     from esker.engine.writing import Writing
 
 SCAN_BYTES: Final = 4 << 20
@@ -475,12 +476,8 @@ class Producer:
     """
 
     def __init__(self, topic: Writing, name: str, shard: int | None = None) -> None:
-        size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
-        if not 0 < size <= PRODUCER_BYTES_MAX:
-            raise InvalidOption(f"producer {name!r:.80}: text, 1 to {PRODUCER_BYTES_MAX} bytes")
-        name.encode()  # a lone surrogate cannot be stored
         self._topic = topic
-        self.name = name
+        self.name = check_producer(name)
         self._shard = shard
 
     def __repr__(self) -> str:
@@ -491,11 +488,7 @@ class Producer:
         shards = self._topic._shards
         if self._shard is None:
             return shards[intake.fnv1a(self.name.encode()) % len(shards)]
-        if type(self._shard) is not int or not 0 <= self._shard < len(shards):
-            raise InvalidOption(
-                f"shard={self._shard!r}: topic {self._topic.name!r} has shards 0..{len(shards) - 1}"
-            )
-        return shards[self._shard]
+        return shards[intake.check_shard(self._topic.name, self._shard, len(shards))]
 
     @property
     def last(self) -> int:
@@ -533,6 +526,8 @@ class Producer:
         if not given:
             raise InvalidOption("a batch of a producer has at least one record")
         now = context.clock.now_us()
+        if topic._entry is None and topic.name not in topic._store:
+            check_first(topic._store, topic.name, (self.name, self._shard, number), given)
         shard = self._home()
         parts = _parts(topic, given, limit, now, shard.number)
         if [part[0] for part in parts] != [shard.number]:
@@ -545,6 +540,30 @@ class Producer:
         (_, count, bodies) = parts[0]
         with topic._told_if_deleted():
             return _append(topic, shard, Numbered(self.name, number, count), bodies, now, wait)
+
+
+def check_producer(name: Any) -> str:
+    """A name that a producer may have."""
+    size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
+    if not 0 < size <= PRODUCER_BYTES_MAX:
+        raise InvalidOption(f"producer {name!r:.80}: text, 1 to {PRODUCER_BYTES_MAX} bytes")
+    name.encode()  # a lone surrogate cannot be stored
+    return str(name)
+
+
+def check_first(
+    store: Store, topic: str, numbered: tuple[str, int | None, int], records: Any
+) -> None:
+    """Refuse what cannot be the first batch of a topic, before there is one.
+
+    It is numbered by its producer, his shard and his sequence.
+    """
+    producer, shard, sequence = check_producer(numbered[0]), *numbered[1:]
+    if shard is not None:
+        intake.check_shard(topic, shard, store._shards_of(topic))
+    if sequence > 0:
+        Known().find(Numbered(producer, sequence, len(records)), Window(0, 0.0))
+    intake.many(records, store._limit_of(topic))
 
 
 def _sequence(sequence: Any) -> int:

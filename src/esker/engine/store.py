@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from esker import options as opts
 from esker.clock import SYSTEM_CLOCK, Clock
-from esker.engine import altering, budget, delivery, once, retention
+from esker.engine import altering, budget, delivery, intake, once, retention
 from esker.engine.attach import Stage, check, committed_before
 from esker.engine.background import Background
 from esker.engine.buffer import CLOSED
@@ -275,6 +275,11 @@ class Store(StoreVerbs):
         entry = self._lookup(name)
         return entry.options.max_record_bytes if entry else opts.RECORD_BYTES_DEFAULT
 
+    def _shards_of(self, name: str) -> int:
+        """How many shards a topic has, also when it has yet to be made by its first record."""
+        entry = self._lookup(name)
+        return (entry.options if entry else opts.topic_options()).shards
+
     def __iter__(self) -> Iterator[str]:
         """The names of the topics, sorted."""
         self._context.require_open()
@@ -299,11 +304,9 @@ class Store(StoreVerbs):
         store.attach("nightly import", 20261116, staged.tickets)
         """
         self._context.require_writable()
-        entry = self[topic]._created()
-        if type(shard) is not int or not 0 <= shard < entry.options.shards:
-            raise InvalidOption(
-                f"shard={shard!r}: topic {topic!r} has shards 0..{entry.options.shards - 1}"
-            )
+        intake.check_shard(opts.topic_name(topic), shard, self._shards_of(topic))
+        entry = self[topic]._created()  # another one, perhaps
+        intake.check_shard(topic, shard, entry.options.shards)
         return Stage(self._context, entry, shard)
 
     def attach(

@@ -291,7 +291,9 @@ class Writing(Handle):
         """Too much waits for the disk: wait for it, here and now."""
         context = shard.context
         deadline = context.clock.monotonic() + float(wait) if wait and wait is not True else None
+        began = context.clock.monotonic()
         context.committer.make_durable(context.shards)
+        context.committer.waits.held += context.clock.monotonic() - began
         if deadline is not None and context.clock.monotonic() > deadline and context.gauge.over:
             raise CommitTimeout(f"the disk did not keep up within {wait} s; not accepted")
 
@@ -517,9 +519,10 @@ class Writing(Handle):
         self._settle([writer])
 
     def _settle(self, shards: list[Shard]) -> None:
-        problems = self._store._context.committer.make_durable(
-            shard for shard in shards if shard.concerned
-        )
+        context = self._store._context
+        began = context.clock.monotonic()
+        problems = context.committer.make_durable(shard for shard in shards if shard.concerned)
+        context.committer.waits.synced += context.clock.monotonic() - began
         for problem in problems.values():
             raise problem
 

@@ -52,7 +52,7 @@ from esker.groups.moves import Move, move_of, targets
 from esker.groups.process import OnError, process
 from esker.groups.registry import Groups, tell
 from esker.options import duration_us
-from esker.positions import parse
+from esker.positions import Position, parse
 from esker.records import Gap
 from esker.storage.offsets import OffsetsFile
 
@@ -581,13 +581,7 @@ def open_group(
     check_gaps(gaps)
     check_consistency(consistency)
     check_dedupe(dedupe)
-    position = parse(start, context.clock.now_us())
-    topic._existing()
-    if position.kind == "offset" and topic.shards > 1 and position.number:
-        raise InvalidOption(
-            f"start={start!r}: topic {topic.name!r} has {topic.shards} shards, each with offsets "
-            "of its own; begin at earliest, latest, a time or -N, and seek in one shard"
-        )
+    position = start_of(topic, start)
     registry = Groups.of(context)
     for number in range(topic.shards):
         page = registry.page(topic, number)
@@ -607,6 +601,18 @@ def open_group(
     group = Group(topic, name, membership, gaps, consistency, skip_node, session_us, dedupe)
     registry.came(group)
     return group
+
+
+def start_of(topic: Topic, start: Any) -> Position:
+    """Where a group of this topic may begin."""
+    position = parse(start, topic._store._context.clock.now_us())
+    if position.kind == "offset" and topic.shards > 1 and position.number:
+        raise InvalidOption(
+            f"start={start!r}: topic {topic.name!r} has {topic.shards} shards, each with offsets "
+            "of its own; begin at earliest, latest, a time or -N, and seek in one shard"
+        )
+    topic._existing()
+    return position
 
 
 def check_name(name: object) -> str:
@@ -631,4 +637,4 @@ def check_member(member: Any) -> tuple[int, int] | None:
     raise InvalidOption(f"member={member!r}: (i, n) for member i of n, with 0 <= i < n")
 
 
-__all__ = ["Group", "check_name", "open_group"]
+__all__ = ["Group", "check_name", "open_group", "start_of"]

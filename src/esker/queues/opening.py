@@ -52,6 +52,9 @@ def open_queue(store: Store, name: str, **options: Any) -> Queue:
     given, for_topic = _sorted_out(options)
     if given.get("dead_letter") == name:
         raise InvalidOption(f"dead_letter={name!r}: a queue cannot be its own")
+    letter = store._lookup(given["dead_letter"]) if given.get("dead_letter") else None
+    if letter is not None:  # before anything is made
+        _check_class(letter.name, letter.options.durability)
     with _opening:
         topic = _topic(store, name, given, for_topic)
         with topic._told_if_deleted():

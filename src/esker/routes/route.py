@@ -28,7 +28,7 @@ from esker.errors import (
 from esker.filters import parse
 from esker.format.routes import RouteEntry, Routes
 from esker.groups.describe import forget_group
-from esker.groups.group import Group, open_group
+from esker.groups.group import Group, open_group, start_of
 from esker.groups.moves import Move
 from esker.routes.registry import Registry
 from esker.routes.runner import LASTING, group_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 NAME_MAX: Final = 512
 HOPS_MAX: Final = 1000
+NONE: Final = -1  # for the id of a topic that has yet to be made
 DELETE_SECONDS: Final = 5.0  # that deleting waits for other processes to stop
 _PAUSE: Final = threading.Event()  # never set: waiting for it is sleeping
 
@@ -184,17 +185,20 @@ def open_route(
     registry = Registry.of(store)
     if exactly_once:
         _check_lasting([origin, *([store[destination]] if destination in store else [])])
-    target = store[destination]
     with registry.file.alone() as routes:
+        known = store._lookup(destination)
         routes = registry.swept(routes)
         wanted = RouteEntry(
             id=routes.next_id, name=called, source=origin._existing().id, source_name=source,
-            destination=target._created().id, destination_name=destination,
+            destination=known.id if known else NONE, destination_name=destination,
             created=store._context.clock.now_us(), where=where, exactly_once=exactly_once,
             merge=merge, allow_cycles=allow_cycles, hops=hops,
         )  # fmt: skip
         entry = _same(routes, wanted)
         if entry is None:
+            start_of(origin, start)  # what is refused up to here makes no topic
+            target = store[destination]
+            wanted = msgspec.structs.replace(wanted, destination=target._created().id)
             entry = _make(registry, routes, wanted, origin, target, start)
     registry.reload()
     return Route(store, entry)

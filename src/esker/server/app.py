@@ -300,20 +300,24 @@ class App:
         return () if call is None else self.gate.rate_headers(call.principal)
 
     @asynccontextmanager
-    async def with_topic(self, *names: str) -> AsyncIterator[None]:
+    async def with_topic(
+        self, *names: str, check: Callable[[Store], None] | None = None
+    ) -> AsyncIterator[None]:
         """For what makes topics if they are not there."""
         if await self.run(lambda store: all(name in store for name in names)):
             yield
         else:
-            async with self.room(*names):
+            async with self.room(*names, check=check):
                 yield
 
     @asynccontextmanager
-    async def room(self, *names: str) -> AsyncIterator[bool]:
+    async def room(
+        self, *names: str, check: Callable[[Store], None] | None = None
+    ) -> AsyncIterator[bool]:
         """For the making of topics: one call at a time, and no more topics than there may be.
 
         Gives whether they are there already. Without it, two calls at once would both find room
-        for one more.
+        for one more. What `check` refuses makes none, and leaves no handle of their names.
         """
         async with self._making:
             known, count = await self.run(
@@ -325,6 +329,8 @@ class App:
                     "throttled", f"there are {count} topics of {limit}, and no room for {new} more",
                     detail={"limit": "topics", "max": limit}, headers=(("retry-after", "60"),),
                 )  # fmt: skip
+            if new and check is not None:
+                await self.run(check)
             yield not new
 
     def _audited(

@@ -9,13 +9,23 @@
 The budget is for one record on a machine with time to spare, class `disk`. It is a yardstick, not a
 promise: metrics show both, as `esker_stage_seconds` and `esker_stage_budget_seconds`, so that it is
 seen which stage is over it.
+
+Of an append an answer also tells how long it was held back, and how long it waited for the disk
+(docs/http.md, Server-Timing), where it did.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from esker.engine.tally import Times
+
+if TYPE_CHECKING:
+    from esker.engine.store import Store
+    from esker.server.call import Call
+
+T = TypeVar("T")
 
 BUDGET: Final = {
     "parse": 0.0002, "append": 0.0005, "wake": 0.0001, "make": 0.0002, "write": 0.001,
@@ -35,3 +45,24 @@ class Stages:
     def took(self, stage: str, seconds: float) -> None:
         """Once more through a stage."""
         self.times[stage].took(max(0.0, seconds))
+
+
+async def timed(call: Call, append: Callable[[Store], T]) -> T:
+    """Append in the pool of threads, and note what of it was waiting."""
+
+    def work(store: Store) -> tuple[T, float, float]:
+        waits = store._context.committer.waits
+        waits.held = waits.synced = 0.0
+        return append(store), waits.held, waits.synced
+
+    found, held, synced = await call.app.run(work)
+    note_waits(call, held, synced)
+    return found
+
+
+def note_waits(call: Call, held: float, synced: float) -> None:
+    """An append was held back for so many seconds, and waited so many for a sync."""
+    if held:
+        call.times["throttle"] = held * 1e3
+    if synced:
+        call.times["sync"] = synced * 1e3

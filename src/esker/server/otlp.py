@@ -21,10 +21,12 @@ from typing import Any, Final
 
 import msgspec
 
+from esker.engine.intake import checking
 from esker.errors import TopicNotFound
 from esker.records import Record
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
+from esker.server.latency import timed
 from esker.server.wire_rooms import Exported
 
 TOPIC: Final = "otlp.logs"
@@ -135,8 +137,8 @@ async def logs(call: Call) -> Reply:
 
 
 async def _append(call: Call, topic: str, records: list[Record]) -> None:
-    async with call.app.with_topic(topic):
-        await call.app.store[topic].append_many(records, True)
+    async with call.app.with_topic(topic, check=checking(topic, records)):
+        await timed(call, lambda store: store[topic].append_many(records, True))
 
 
 def _reply(proto: Any, refused: list[str]) -> Reply:

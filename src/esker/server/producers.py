@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from esker.engine.once import check_first
 from esker.errors import TopicNotFound
 from esker.records import Span
-from esker.server import codec, wire
+from esker.server import wire
 from esker.server.call import Call
-from esker.server.codec import ARROW
 from esker.server.faults import Fault
+from esker.server.latency import timed
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
@@ -71,9 +72,10 @@ async def produced(
     """Append a batch under its number."""
     if key is not None:
         raise Fault("invalid_request", "give an idempotency key, or a producer and its sequence")
-    if call.media == ARROW:
-        records = await call.app.run(lambda _: codec.records_of(records))
     query: wire.AppendQuery = call.query
+
+    def check(store: Store) -> None:
+        check_first(store, name, (numbered.producer, query.shard, numbered.sequence), records)
 
     def append(store: Store) -> Span:
         producer = store[name].producer(numbered.producer, query.shard)
@@ -81,5 +83,5 @@ async def produced(
 
     if not create and not await call.app.run(lambda store: name in store):
         raise TopicNotFound(f"no topic {name!r}")
-    async with call.app.with_topic(name):
-        return await call.app.run(append)
+    async with call.app.with_topic(name, check=check):
+        return await timed(call, append)

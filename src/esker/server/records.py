@@ -12,6 +12,8 @@ from esker import positions
 from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
+from esker.engine.intake import checking
+from esker.engine.once import key_of
 from esker.engine.ranges import DELETED, without_holes
 from esker.engine.reader import earliest_of, end_of
 from esker.engine.sieve import check_node
@@ -25,6 +27,7 @@ from esker.server.arrow import arrow_in
 from esker.server.call import Call, Disconnected, Reply, decoded
 from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
 from esker.server.faults import Fault
+from esker.server.latency import note_waits, timed
 from esker.server.producers import either, produced, producing
 from esker.server.sifting import first, matching, wanted_of
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
@@ -45,6 +48,8 @@ async def append(call: Call) -> Reply:
     query: wire.AppendQuery = call.query
     name, media, data = call.params["topic"], call.media, await call.read()
     key = _one(call.headers.get("idempotency-key"), query.idempotency_key)
+    if key is not None:
+        key_of(key)  # is refused before anything is made
     create, limit = query.create, call.app.settings.batch_records
     producer = producing(call)
     records: Any
@@ -68,6 +73,9 @@ async def append(call: Call) -> Reply:
         records = codec.lines_in(data, limit)
     elif media == ARROW:
         records = await call.app.run(lambda _: arrow_in(data, call.app.settings.body_bytes))
+        if query.atomic or key is not None or producer is not None:
+            table = records
+            records = await call.app.run(lambda _: codec.records_of(table))
     elif media == BYTES:
         records = [_raw(call, data)]
     else:
@@ -80,7 +88,7 @@ async def append(call: Call) -> Reply:
             if producer is not None:
                 span = await produced(call, name, records, producer, key, create)
             else:
-                span = await _appended(call, name, records, media == ARROW, key, create)
+                span = await _appended(call, name, records, key, create)
             break
         except TopicNotFound:  # deleted under our hands: this is the first record of the next one
             if not left or not create:
@@ -98,34 +106,31 @@ async def append(call: Call) -> Reply:
 
 
 async def _appended(
-    call: Call, name: str, records: Any, arrow: bool, key: str | None, create: bool
+    call: Call, name: str, records: Any, key: str | None, create: bool
 ) -> Span | Spans:
     open_already = call.app.store._topics.get(name)  # or asking would leave a handle behind
     if open_already is not None and open_already._topic.ready:
-        return await _put(call, open_already, records, arrow, key)
+        return await _put(call, open_already, records, key)
     if await call.app.run(lambda store: name in store):
-        return await _put(call, call.app.store[name], records, arrow, key)
+        return await _put(call, call.app.store[name], records, key)
     if not create:
         raise TopicNotFound(f"no topic {name!r}")
-    async with call.app.room(name):  # the first record of a topic makes it
-        return await _put(call, call.app.store[name], records, arrow, key)
+    async with call.app.room(name, check=checking(name, records)):  # its first record makes it
+        return await _put(call, call.app.store[name], records, key)
 
 
-async def _put(
-    call: Call, topic: AsyncTopic, records: Any, arrow: bool, key: str | None
-) -> Span | Spans:
-    wait = call.query.wait
-    if arrow and key is None and not call.query.atomic:
-        return await topic.append_arrow(records, wait)
-    if arrow:
-        records = await call.app.run(lambda _: codec.records_of(records))
+async def _put(call: Call, topic: AsyncTopic, records: Any, key: str | None) -> Span | Spans:
+    wait, log = call.query.wait, topic._topic
+    if not isinstance(records, list):
+        return await timed(call, lambda _: log.append_arrow(records, wait))
     if len(records) == 1 and key is None and wait:
         one = records[0] if isinstance(records[0], Record) else Record(records[0])
         headers = None if one.headers is None else dict(one.headers)
         fields = (one.key, one.tag, one.node, headers, one.timestamp)
-        offset = await topic.append(one.value, *fields, wait=True)
+        offset, held, synced = await topic._append_timed(one.value, fields, True)
+        note_waits(call, held, synced)
         return Span(getattr(offset, "shard", 0), int(offset), 1)
-    return await topic.append_many(records, wait, key)
+    return await timed(call, lambda _: log.append_many(records, wait, key))
 
 
 def _one(first: str | None, second: str | None) -> str | None:

@@ -31,6 +31,8 @@ from typing import Any, Final
 
 import msgspec
 
+from esker.engine.intake import checking
+from esker.engine.once import key_of
 from esker.errors import EskerError, TopicNotFound
 from esker.options import topic_name
 from esker.records import Record, Span, Spans
@@ -205,39 +207,46 @@ class Talk:
         if (body is None) == (not bytes(message.records)):
             raise Fault("invalid_request", "records come as JSON, or as Arrow behind the head")
         with self._hub.admitted(not message.disable_backpressure):
+            records = await self._records(message, body)
             try:
-                span = await self._append_or_make(message, body)
+                span = await self._append_or_make(message, records)
             except TopicNotFound:  # deleted under our hands: these are the first of the next one
                 if not message.create:
                     raise
-                span = await self._append_or_make(message, body)
+                span = await self._append_or_make(message, records)
         app.rooms.desks.ring(name)
         spans = list(span) if isinstance(span, Spans) else [span]
         told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
         return Answer("ack", topic=name, count=sum(each.count for each in told), spans=told)
 
-    async def _append_or_make(self, message: Publish, body: bytes | None) -> Span | Spans:
-        app, name = self._call.app, message.topic
-        if await app.run(lambda store: name in store):
-            return await self._append(message, body)
-        if not message.create:
-            raise TopicNotFound(f"no topic {name!r}")
-        async with app.room(name):  # the first record of a topic makes it
-            return await self._append(message, body)
-
-    async def _append(self, message: Publish, body: bytes | None) -> Span | Spans:
-        app, settings = self._call.app, self._call.app.settings
-        topic = app.store[message.topic]
-        key = message.idempotency_key
+    async def _records(self, message: Publish, body: bytes | None) -> Any:
+        """What is to be appended: records, or an Arrow table."""
+        app, settings, key = self._call.app, self._call.app.settings, message.idempotency_key
+        if key is not None:
+            key_of(key)
         if body is not None:
             table = await app.run(lambda _: arrow_in(body, settings.body_bytes))
             if key is None:
-                return await topic.append_arrow(table, message.wait)
+                return table
             records = await app.run(lambda _: codec.records_of(table))
         else:
             records = codec.records_in(message.records, settings.batch_records)
-        given = [each if isinstance(each, Record) else Record(each) for each in records]
-        return await topic.append_many(given, message.wait, key)
+        return [each if isinstance(each, Record) else Record(each) for each in records]
+
+    async def _append_or_make(self, message: Publish, records: Any) -> Span | Spans:
+        app, name = self._call.app, message.topic
+        if await app.run(lambda store: name in store):
+            return await self._append(message, records)
+        if not message.create:
+            raise TopicNotFound(f"no topic {name!r}")
+        async with app.room(name, check=checking(name, records)):  # its first record makes it
+            return await self._append(message, records)
+
+    async def _append(self, message: Publish, records: Any) -> Span | Spans:
+        topic = self._call.app.store[message.topic]
+        if isinstance(records, list):
+            return await topic.append_many(records, message.wait, message.idempotency_key)
+        return await topic.append_arrow(records, message.wait)
 
     def _allow(self, scope: Any, names: list[str]) -> None:
         principal = self._call.principal

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from esker.engine import attach as attaching
+from esker.engine.intake import check_shard, checking
 from esker.errors import AttachPending
 from esker.format.columns import HEADER_TYPE
 from esker.format.commit import Ticket
@@ -157,16 +158,22 @@ async def stage(call: Call) -> Reply:
     staged: Stage | None = None
     rows = 0
 
-    async def begun() -> Stage:
-        """With the first that came: what is no stream at all makes no topic."""
-        async with call.app.with_topic(topic):
+    async def begun(table: Any) -> Stage:
+        """With the first piece: if that is refused, it makes no topic."""
+
+        def check(store: Store) -> None:
+            check_shard(topic, shard, store._shards_of(topic))
+            checking(topic, table)(store)
+
+        async with call.app.with_topic(topic, check=check):
             return await call.app.run(lambda store: store.stage(topic, shard))
 
     try:
         async for piece in _pieces(call):
-            stage = staged = staged or await begun()
-            rows += await call.app.run(lambda _, s=stage, piece=piece: _append(s, piece))  # type: ignore[misc]
-        stage = staged = staged or await begun()
+            table = await call.app.run(lambda _, piece=piece: _table(piece))  # type: ignore[misc]
+            stage = staged = staged or await begun(table)
+            rows += await call.app.run(lambda _, s=stage, t=table: s.append_arrow(t))  # type: ignore[misc]
+        stage = staged = staged or await begun([])
         tickets = await call.app.run(lambda _: stage.finish())
     except BaseException:
         if staged is not None:
@@ -211,7 +218,8 @@ async def _pieces(call: Call) -> AsyncIterator[bytes]:
         yield b"".join([*before, *batch, _END])
 
 
-def _append(staged: Stage, piece: bytes) -> int:
+def _table(piece: bytes) -> Any:
+    """The records of a piece, looked at."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(piece)) as reader:
             table = reader.read_all()
@@ -224,7 +232,7 @@ def _append(staged: Stage, piece: bytes) -> int:
             "payload_too_large", f"{size} bytes of a record batch when written out; at most "
             f"{WRITTEN_MAX}: send smaller ones",
         )  # fmt: skip
-    return staged.append_arrow(table)
+    return table
 
 
 def _written_out(array: Any) -> int:
