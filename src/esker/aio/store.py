@@ -338,7 +338,8 @@ class _Rounds:
             if ticket.error is not None:
                 future.set_exception(ticket.error)
             else:
-                future.set_result((ticket.first, ended - max(began, came), synced))
+                held = ended - max(began, came) if ended else 0.0
+                future.set_result((ticket.first, held, synced))
 
     async def idle(self) -> None:
         while self._running is not None:
@@ -389,11 +390,11 @@ class AsyncTopic:
         ticket = Ticket(shard, [checked], {0: extra} if extra is not None else {})
         future = self._store._rounds.submit(ticket)
         try:
-            offset, held, synced = await self._within(future, wait)
+            told = await future if wait is True else await self._within(future, wait)
         except WriterBusy:  # handed over, or refused
             offset = await self._store._run(lambda: topic.append(value, *fields, wait=wait))
             return offset, 0.0, 0.0
-        return offset if topic.shards == 1 else Offset(offset, shard.number), held, synced
+        return told if topic.shards == 1 else (Offset(told[0], shard.number), *told[1:])
 
     async def _shard_for(self, key: bytes | None) -> Shard:
         topic = self._topic
@@ -402,9 +403,7 @@ class AsyncTopic:
         return await self._store._run(lambda: topic._shard_for(None))  # may take a free one
 
     @staticmethod
-    async def _within(future: asyncio.Future[Committed], wait: bool | float) -> Committed:
-        if wait is True:
-            return await future
+    async def _within(future: asyncio.Future[Committed], wait: float) -> Committed:
         try:
             return await asyncio.wait_for(asyncio.shield(future), float(wait))
         except TimeoutError:
