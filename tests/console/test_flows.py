@@ -293,7 +293,7 @@ def test_appending_by_the_form(house: House, visit: Open) -> None:
     page.get_by_label(re.compile("^Headers")).fill("kind: paid\ntrace: a:b")
     page.get_by_role("button", name="Append").click()
     page.get_by_role("link", name="offset 1 of shard 0").click()
-    expect(page.get_by_label("Value")).to_contain_text('"amount": 5')
+    expect(page.get_by_label("Value", exact=True)).to_contain_text('"amount": 5')
     found = house.do("GET", "/v1/topics/t/records?start=1")["records"][0]
     assert found["value"] == '{"amount": 5}'
     assert (found["key"], found["tag"]) == ("k", "eu")
