@@ -19,6 +19,7 @@ from esker.engine import attach as engine
 from esker.engine.attach import STAGED_AGE_US
 from esker.format import names
 from esker.format.commit import Ticket
+from esker.options import JOURNAL_DIRTY_SHARDS
 from esker.testing import LOST, ManualClock, SimulatedDisk
 from tests.helpers import HandClock, child, only, raised, wait_until
 
@@ -417,6 +418,34 @@ def test_a_log_that_was_cut_to_nothing_does_not_give_its_number_away(tmp_path: P
         there = {record.offset: record.value for record in store["t"].read(3)}
         assert isinstance(problem, esker.Corruption) or there == {3: b"batch"}
         store._context.forked = True
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_log_that_a_journal_made_durable_may_give_its_number_to_a_segment(crash: bool) -> None:
+    """The checkpoint that comes later has nothing to sync of it, and finds no file."""
+    disk, clock = SimulatedDisk(seed=1), HandClock()
+    store = esker.open(ROOT, files=disk, clock=clock, background=False)
+    topic = store.create("t", segment_age=0.01)
+    topic.append(b"0", wait=True)
+    clock.forward(0.05)
+    store.tick()  # a log without records is in the place of the one that was sealed
+    for name in "abcdef":
+        store[name].append(b"x")
+    store.sync()  # so many that it goes through a journal
+    assert len(store._context.committer._journaled) > JOURNAL_DIRTY_SHARDS
+    assert store.attach("w", 1, staged(store, "t", b"1", b"2"))
+    if crash:
+        store._context.forked = True
+        store.close()
+        disk = disk.crash(LOST)
+    else:
+        store._context.committer.checkpoint()
+        assert topic.append(b"3", wait=True) == 3
+        store.close()
+    with esker.open(ROOT, files=disk, clock=clock, background=False) as again:
+        assert values(again, gaps="skip") == [b"0", b"1", b"2", b"3"][: 3 if crash else 4]
+        assert [values(again, name, gaps="skip") for name in "abcdef"] == [[b"x"]] * 6
+        assert again["t"].append(b"on", wait=True) >= 3
 
 
 # ---- power and kills -------------------------------------------------------------------------

@@ -309,6 +309,22 @@ def test_too_many_open_files_are_told_and_what_is_open_goes_on(tmp_path: Path) -
             assert [record.value for record in store[name].read()] == [b"x"]
 
 
+def test_a_sync_that_fails_when_a_store_is_closed_is_told_by_who_closes_it(path: Path) -> None:
+    """All was durable by a journal; that it is so without one cannot be said."""
+    files = Refusing()
+    store = esker.open(path, files=files, background=False)
+    for name in "abcdefg":
+        store[name].append(b"x")
+    store.sync()
+    files.refuse("sync", errno.EIO, ".log")
+    with pytest.raises(esker.Poisoned):
+        store.close()
+    files.allow()
+    with esker.open(path) as again:
+        for name in "abcdefg":
+            assert [record.value for record in again[name].read()] == [b"x"]
+
+
 def test_a_failed_sync_poisons_and_a_reopened_store_goes_on(path: Path) -> None:
     files = Refusing()
     store = esker.open(path, files=files, background=False)

@@ -16,6 +16,7 @@ import pytest
 
 import esker
 from esker.engine import attach as engine
+from esker.engine import sealing
 from esker.engine.background import Background
 from tests.helpers import HandClock, Refusing, Threads, wait_until
 
@@ -300,6 +301,34 @@ def test_closing_waits_for_the_piece_at_work_and_for_no_other(
     with esker.open(root, clock=clock, background=False) as store:
         assert store.recovery.clean
         assert sorted(store[name].earliest() for name in store) == [0, 0, 0, 0, 30]
+
+
+def test_closing_waits_for_who_seals_when_the_background_has_stopped(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that erases, say, goes from log to log; the store is closed between two."""
+    root, gate, threads = tmp_path / "data", Gate("rename", ".log"), Threads()
+    store = esker.open(root, files=gate, clock=clock, background=False)
+    store.create("t", segment_records=10)
+    (shard,) = roll(store, "t", 2)._shards
+    stop = store._context.background.stop
+
+    def stopped() -> None:
+        stop()
+        threads.start(sealing.seal_next, shard)
+        assert gate.came.wait(30)
+
+    monkeypatch.setattr(store._context.background, "stop", stopped)
+    closing = threads.start(store.close)
+    closing.join(0.5)
+    assert closing.is_alive()
+    gate.free.set()
+    threads.join()
+    assert not sealing.seal_next(shard), "what was closed is left alone"
+    shard.page.say_again()
+    with esker.open(root, clock=clock, background=False) as store:
+        assert store.recovery.clean
+        assert [record.value for record in store["t"].read()] == TEN * 3
 
 
 def test_a_look_that_a_pause_ended_is_taken_up_again(

@@ -127,6 +127,56 @@ def test_pages_follow_each_other_without_gap_or_duplicate(client: Client) -> Non
     assert found == list(range(1_000))
 
 
+def looks_while_waiting(client: Client, ask: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a call that waits in vain has its thread look again."""
+    app, looks = client.server.app, []
+    run = app.run
+
+    def counted(work: Any) -> Any:
+        looks.append(work)
+        return run(work)
+
+    monkeypatch.setattr(app, "run", counted)
+    began = time.monotonic()
+    ask()
+    assert time.monotonic() - began > 0.4
+    return len(looks)
+
+
+def test_who_waits_before_a_stop_that_moves_sleeps_until_there_is_news(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies behind the stop is no news, although it is there."""
+    client.append("t", *"abcdef")
+
+    def ask() -> None:
+        page = read(client, "t", "?start=2&stop=-4&wait=0.5")
+        assert (page["records"], page["next"]) == ([], 2)
+
+    assert looks_while_waiting(client, ask, monkeypatch) < 6
+
+
+def test_who_waits_for_one_shard_is_not_woken_by_another_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.call("PUT", "/v1/topics/t", {"shards": 2})
+    topic = client.server.app.store._store["t"]
+    shards = {key: topic.append(b"old", key, wait=True).shard for key in "abcdefgh"}  # type: ignore[attr-defined]
+    other = next(key for key, shard in shards.items() if shard == 1)
+    end = list(shards.values()).count(0)
+    later = threading.Timer(0.1, lambda: topic.append(b"new", other, wait=True))
+
+    def ask() -> None:
+        later.start()
+        body = {"cursors": {"0": end}, "wait": 0.5}
+        answer = client.call("POST", "/v1/topics/t/tail", body).json()
+        assert answer["ends"] == {"0": end}
+
+    assert looks_while_waiting(client, ask, monkeypatch) < 6
+    later.join()
+    assert read(client, "t", "?shard=1")["end"] == 9 - end
+
+
 def test_who_waits_gets_the_record_when_it_comes(client: Client) -> None:
     client.append("t", "old")
     other = Client(client.server)
@@ -220,7 +270,10 @@ def test_a_page_of_sealed_records_can_be_kept(client: Client) -> None:
         assert "content-length" not in again.headers
         other = client.get(f"{path}?start=6&limit=10", Accept=accept, **{"If-None-Match": tag})
         assert (other.status, other.headers["etag"] != tag) == (200, True)
-    for query in ("?start=45&limit=100", "?start=earliest&limit=5", "?limit=100", "?start=52"):
+    for query in (
+        "?start=45&limit=100", "?start=earliest&limit=5", "?limit=100", "?start=52",
+        "?start=5&limit=10&stop=latest", "?start=5&limit=10&stop=-40", "?start=5&stop=@-0s",
+    ):  # fmt: skip
         answer = client.get(path + query)
         assert ("etag" in answer.headers, answer.headers["cache-control"]) == (False, "no-store")
     client.call("DELETE", f"{path}?before=8")

@@ -426,7 +426,9 @@ def _go_through(
 def _clear(shard: Shard, empty: LogSegment | None) -> None:
     """Drop the log that has given its number to a segment."""
     if empty is not None:
-        empty.close()
+        with shard._syncing:  # a checkpoint, which has it from a journal, leaves it out from now on
+            empty.in_file = empty.end
+            empty.close()
         with suppress(StorageError):  # beside a sealed segment of its number it is nothing
             shard.files.unlink(empty.path)
             shard.files.sync_dir(shard.folder)

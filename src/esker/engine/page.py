@@ -126,6 +126,12 @@ class Page:
         )  # fmt: skip
         self.ceiling = ceiling
 
+    def say_again(self) -> None:
+        """Write it as it is, into the other slot too; nothing once it was settled."""
+        with self.lock:
+            if self._open:
+                self.store()
+
     def settle(self) -> None:
         """All is written and in order: say so, as the last thing that is said."""
         with self.lock:

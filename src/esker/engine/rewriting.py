@@ -140,8 +140,7 @@ def rewrite(shard: Shard, segment: SealedSegment, least: int) -> int:
 def _say_again(shard: Shard) -> None:
     """Both slots of the state page have what is deleted: one had it, and is not written now."""
     if shard.durability != "ephemeral":
-        with shard.page.lock:
-            shard.page.store()
+        shard.page.say_again()
 
 
 def _replace(shard: Shard, segment: SealedSegment, marks: Marks) -> int:

@@ -115,6 +115,8 @@ def seal_next(shard: Shard) -> bool:
         with shard.lock:
             if not shard.rolled or shard.rolled[0].damaged or shard.poison is not None:
                 return False
+            if not shard.writing:  # it was closed while we waited
+                return False
             log = shard.rolled[0]
         try:
             made = seal(shard, log)

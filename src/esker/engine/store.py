@@ -525,6 +525,8 @@ class Store(StoreVerbs):
         except EskerError as problem:
             problems.append(problem)
         for shard in context.shards:
+            if shard.poison is not None and not shard.gone and id(shard) not in failed:
+                problems.append(shard._poisoned())  # by the checkpoint, which tells nobody
             once.close(shard)
         context.committer.close()  # before the shards: who takes one must see what it left there
         for shard in context.shards:
@@ -543,7 +545,8 @@ class Store(StoreVerbs):
 
 def _close_shard(shard: Shard, problems: list[BaseException]) -> None:
     try:
-        shard.close()
+        with shard._sealing:  # nobody exchanges a file who believes that the shard is ours
+            shard.close()
     except EskerError as problem:
         if not any(str(problem) == str(known) for known in problems):
             problems.append(problem)

@@ -67,6 +67,11 @@ class Tail:
         places = ", ".join(f"{shard}: {offset}" for shard, offset in self.cursors.items())
         return f"<esker tail at {{{places}}}>"
 
+    def _only(self, cursors: dict[int, int]) -> None:
+        """From now on look at these shards, from there on, and at no other."""
+        self.cursors = dict(cursors)
+        self._shards = [shard for shard in self._shards if shard.number in cursors]
+
     def take(self) -> Iterator[Any]:
         """Batches (and gaps) from the cursors to the end as it is now; the cursors move along."""
         for number in self.cursors:

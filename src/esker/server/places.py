@@ -12,9 +12,10 @@ from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import InvalidOption
 from esker.server import codec, wire
-from esker.server.call import Call, Disconnected, Reply
+from esker.server.call import Call, Reply
 from esker.server.faults import Fault
 from esker.server.records import known
+from esker.server.waiting import Waiting
 
 
 def _existing(store: Store, name: str) -> Topic:
@@ -83,28 +84,19 @@ async def tail(call: Call) -> Reply:
         found = topic.tail("latest", gaps="yield")
         if set(cursors) - set(found.cursors):
             raise InvalidOption(f"topic {name!r} has shards 0..{topic.shards - 1}")
-        found.cursors.update(cursors)
+        found._only(cursors)
         return found
 
     waiting = await call.app.run(lambda store: steps(_existing(store, name)))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + body.wait
-    gone = loop.create_task(call.gone())
-    stopping = loop.create_task(call.app.stopping.wait())
-    try:
+    async with Waiting(call) as patience:
         while True:
             found = await call.app.run(lambda store: ends(_existing(store, name)))
             moved = any(found[shard] > cursors[shard] for shard in cursors)
-            if moved or loop.time() >= deadline or stopping.done():
+            if moved or loop.time() >= deadline or patience.over:
                 return Reply(wire.Ends(name, {str(shard): end for shard, end in found.items()}))
-            news = loop.create_task(call.app.store[name]._wait(waiting, deadline))
-            await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            news.cancel()
-            if gone.done():
-                raise Disconnected
-    finally:
-        gone.cancel()
-        stopping.cancel()
+            await patience.until(call.app.store[name]._wait(waiting, deadline))
 
 
 async def sync(call: Call) -> Reply:

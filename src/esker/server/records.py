@@ -24,13 +24,14 @@ from esker.options import topic_name
 from esker.records import Gap, Record, Span, Spans
 from esker.server import codec, interop, wire
 from esker.server.arrow import arrow_in
-from esker.server.call import Call, Disconnected, Reply, decoded
+from esker.server.call import Call, Reply, decoded
 from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
 from esker.server.faults import Fault
 from esker.server.latency import note_waits, timed
 from esker.server.producers import either, produced, producing
 from esker.server.sifting import first, matching, wanted_of
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
+from esker.server.waiting import Waiting
 from esker.storage.sealed import SealedSegment
 
 # A page of sealed records is the same for ever, or until they are deleted.
@@ -187,6 +188,7 @@ class Found(msgspec.Struct):
     shard: int
     items: list[Batch | Gap]
     next: int
+    seen: int  # what lies below was looked at, or is not wanted; what comes behind it is news
     end: int
     earliest: int
     epoch: int
@@ -202,6 +204,7 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     now = topic._store._context.clock.now_us()
     begin, missed = topic._begin(positions.parse(start, now), shard, query.epoch)
     finish = None if query.stop is None else positions.parse(query.stop, now)
+    seen = end_of(topic._view(shard), query.consistency)
     ranges = topic._ranges(begin, finish, shard, query.consistency)
     place, until = ranges[0].first, ranges[0].end
     step = min(left, 10_000) if wanted is None else min(max(left, STEP), LOOKS)
@@ -222,12 +225,12 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
             continue
         if items and (item.nbytes > bytes_left or (wanted is None and len(item) > left)):
             break
-        seen = matching(item, wanted)
-        if len(seen) > left:
-            seen = first(seen, left)
-        if len(seen):
-            items.append(seen)
-        left, bytes_left, place = left - len(seen), bytes_left - item.nbytes, seen.next_offset
+        kept = matching(item, wanted)
+        if len(kept) > left:
+            kept = first(kept, left)
+        if len(kept):
+            items.append(kept)
+        left, bytes_left, place = left - len(kept), bytes_left - item.nbytes, kept.next_offset
         looks -= 0 if wanted is None else len(item)
         if left <= 0 or bytes_left <= 0 or looks <= 0:
             break
@@ -236,7 +239,8 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     view = topic._view(shard)
     end = end_of(view, query.consistency)
     sealed = bool(items) and place < end and place <= _sealed_end(view)
-    return Found(shard, items, place, end, earliest_of(view), epoch, sealed)
+    seen = place if place < until else max(place, seen)
+    return Found(shard, items, place, seen, end, earliest_of(view), epoch, sealed)
 
 
 async def read(call: Call) -> Reply:
@@ -285,7 +289,8 @@ def _at_hand(call: Call, query: wire.ReadQuery) -> Found | None:
     if batch is None:
         return None
     view, behind = topic._shards[number], batch.next_offset
-    return Found(number, [batch], behind, view.visible, earliest_of(view), topic.epoch, False)
+    end = view.visible
+    return Found(number, [batch], behind, end, end, earliest_of(view), topic.epoch, False)
 
 
 def _plain(query: wire.ReadQuery) -> bool:
@@ -306,30 +311,20 @@ def _over(found: Found, query: wire.ReadQuery) -> bool:
 async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
     """Wait until there is a record, the time is up, the server stops or the client is gone."""
     name, start, shard = call.params["topic"], found.next, found.shard
-    topic = call.app.store[name]
+
+    def again(store: Store) -> Found:
+        return look(store[name], shard, found.next, query)
+
     steps = await call.app.run(lambda store: store[name].tail(start, shard=shard, gaps="yield"))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + query.wait
-    gone = loop.create_task(call.gone())
-    stopping = loop.create_task(call.app.stopping.wait())
-    try:
-        while loop.time() < deadline and not (
-            found.items or _over(found, query) or stopping.done()
-        ):
-            news = loop.create_task(topic._wait(steps, deadline))
-            await asyncio.wait({news, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            news.cancel()
+    async with Waiting(call) as patience:
+        while loop.time() < deadline and not (found.items or _over(found, query) or patience.over):
+            steps.cursors[shard] = found.seen
+            await patience.until(call.app.store[name]._wait(steps, deadline))
             if query.consistency == "strong":  # what is visible may take a while to be durable
-                await asyncio.wait({gone, stopping}, timeout=STRONG_SECONDS)
-            if gone.done():
-                raise Disconnected
-            found = await call.app.run(
-                lambda store: look(store[name], shard, steps.cursors[shard], query)
-            )
-            steps.cursors[shard] = found.next  # or what is left out would wake it for ever
-    finally:
-        gone.cancel()
-        stopping.cancel()
+                await patience.until(asyncio.sleep(STRONG_SECONDS))
+            found = await call.app.run(again)
     return found
 
 
@@ -386,7 +381,7 @@ def _page(call: Call, found: Found, media: str) -> Reply:
             for record in codec.records_out(batch, values=query.values, headers=query.headers)
         ]
         records = codec.lines_out(made) if media == NDJSON else msgspec.json.encode(made)
-    if found.sealed and not gaps and query.start.isdecimal():
+    if found.sealed and not gaps and _fixed(query):
         tag = f'"{found.epoch:x}-{found.next:x}-{_digest(records)}"'
         headers += (("etag", tag), ("cache-control", CACHED), ("vary", "accept"))
         if call.has(tag):
@@ -399,6 +394,11 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         found.epoch, found.next >= found.end,
     )  # fmt: skip
     return Reply(msgspec.json.encode(page), headers=headers)
+
+
+def _fixed(query: wire.ReadQuery) -> bool:
+    """Whether the query means the same range for ever, however the log grows."""
+    return query.start.isdecimal() and (query.stop is None or query.stop.isdecimal())
 
 
 def _digest(records: Any) -> str:

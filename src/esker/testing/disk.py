@@ -506,11 +506,18 @@ class SimulatedFile:
         self._open = True
         disk.handles += 1
 
+    def _require_open(self, doing: str) -> None:
+        """As of a real disk: nothing goes to a file that was closed, and nothing comes of it."""
+        if not self._open:
+            raise told(OSError(errno.EBADF, "Bad file descriptor"), doing, self.path)
+
     def read(self, position: int, size: int) -> bytes:
+        self._require_open("read")
         self._disk._enter("read", self.path, size, position)
         return bytes(self._inode.cache[position : position + size])
 
     def write(self, position: int, parts: Sequence[Any]) -> None:
+        self._require_open("write")
         data = b"".join(parts)
         try:
             call = self._disk._enter("write", self.path, len(data), position)
@@ -521,6 +528,7 @@ class SimulatedFile:
         self._disk._leave(call)
 
     def sync(self) -> None:
+        self._require_open("sync")
         try:
             call = self._disk._enter("sync", self.path)
         except OSError:
@@ -532,21 +540,25 @@ class SimulatedFile:
         self._disk._leave(call)
 
     def size(self) -> int:
+        self._require_open("size")
         self._disk._enter("size", self.path)
         return len(self._inode.cache)
 
     def truncate(self, size: int) -> None:
+        self._require_open("truncate")
         call = self._disk._enter("truncate", self.path, size)
         self._inode.resize(size)
         self._disk._leave(call)
 
     def allocate(self, size: int) -> None:
+        self._require_open("allocate")
         call = self._disk._enter("allocate", self.path, size)
         if size > len(self._inode.cache):
             self._inode.resize(size)
         self._disk._leave(call)
 
     def map(self) -> Any:
+        self._require_open("map")
         self._disk._enter("map", self.path)
         return bytes(self._inode.cache)
 
