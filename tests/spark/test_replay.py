@@ -133,6 +133,30 @@ def test_one_that_was_stopped_goes_on(spark: SparkSession, tmp_path: Path) -> No
     assert counted == {b"%d " % n: 100 for n in range(8)}
 
 
+def test_one_that_was_stopped_at_its_last_batch_tells_how_much_there_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = str(tmp_path / "data")
+    with esker.open(data) as store:
+        for _ in range(2):
+            store["t"].append_many([b"x" * 1000] * 100, wait=True)
+    told: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 200:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        replay(spark, data, "t", "copy", batch_bytes=110_000, progress=stop)
+    (checkpoint,) = (Path(data) / "spark").iterdir()
+    max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name)).unlink()
+    rest = replay(spark, data, "t", "copy", batch_bytes=110_000, progress=told.append)
+    assert rest.batches == 1
+    assert told[-1].done == told[-1].total == 100
+    with esker.open(data, mode="r") as store:
+        assert len(store["copy"]) == 200
+
+
 def test_what_is_lost_is_told(spark: SparkSession, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with esker.open(data, background=False) as store:

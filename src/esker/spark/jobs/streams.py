@@ -192,6 +192,9 @@ def run(frame: DataFrame, checkpoint: str, options: dict[str, str], teller: Tell
         finally:
             query.stop()
         _look(query, told, teller)
+    if told.batches and not teller.total:  # all of them were planned before: nobody looked further
+        teller.total = teller.done
+        teller.add(0)
     return told
 
 
