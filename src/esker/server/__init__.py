@@ -41,7 +41,8 @@ disk.
     durable.py    Durable Streams: making and appending; durable_read.py, reading;
       durable_state.py, how a stream stands, which its log says
     watch.py, socket.py                 streams: server-sent events, WebSocket
-    hub.py        delivery: one feed for all who watch a shard; feed.py, what it does on disk
+    hub.py        delivery: one feed for all who watch a shard; feed.py, what it does on disk;
+      missing.py, who waits for a topic that is not there
     stream.py     one client of a stream, and how much may wait for it
     frames.py     records as events and messages; cursor.py, places in one word
     metrics.py    how it goes, for Prometheus

@@ -40,6 +40,7 @@ from esker.server.faults import Fault
 from esker.server.feed import Feed, Spot, has_more, look, reading, rules, step_of
 from esker.server.frames import Lens, Made, Maker, Step
 from esker.server.latency import Stages
+from esker.server.missing import Missing
 from esker.server.stream import KEY_ENDED, EventStream, Interest, Stream
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Hub:
         self.stages = Stages()
         self._priorities: dict[str, float | None] = {}
         self._rules = rules(app.settings.priorities)
-        self._missing: set[Interest] = set()
+        self.missing = Missing(self)
         self._slow: set[Stream] = set()  # those with a task
         self._spawned: set[asyncio.Task[None]] = set()
         self._work = asyncio.Event()
@@ -173,13 +174,13 @@ class Hub:
             interest = Interest(stream, spot.name, spot.shard, spot.at, lens, spot.gap)
             stream.interests.append(interest)
             if spot.topic is None:
-                self._missing.add(interest)
+                self.missing.add(interest)
                 interest.piece = spot.piece
                 if isinstance(spot.gap, Place) and spot.gap.epoch:  # he knew one that was here
                     maker = Maker(spot.name, spot.gap.epoch, spot.shard)
                     stream.enqueue(interest, maker.deleted(spot.at, lens.form))
             else:
-                self._attach(interest, spot.topic)
+                self.attach(interest, spot.topic)
                 self.consumed(spot.name)
         if len(stream.interests) > 1:
             for interest in stream.interests:
@@ -190,7 +191,7 @@ class Hub:
     def unwatch(self, interest: Interest) -> None:
         """Send a stream nothing more of this."""
         self._rest(interest)
-        self._missing.discard(interest)
+        self.missing.discard(interest)
         stream = interest.stream
         if stream.queue is not None:
             for entry in [each for each in stream.queue if each[0] is interest]:
@@ -233,7 +234,8 @@ class Hub:
             for number, place in (left or {shard or 0: Place(0, 0)}).items()
         ]
 
-    def _attach(self, interest: Interest, topic: Topic) -> None:
+    def attach(self, interest: Interest, topic: Topic) -> None:
+        """It gets what is in this topic."""
         shards = self.feeds.setdefault(topic.name, {})
         place = (interest.shard, interest.lens.strong)
         feed = shards.get(place)
@@ -435,7 +437,7 @@ class Hub:
         interest.feed = None
         interest.caught = False
         self._let_go(feed)
-        self._missing.add(interest)
+        self.missing.add(interest)
         self._push(stream)
 
     async def _broken(self, streams: Iterable[Stream], problem: EskerError, name: str) -> None:
@@ -550,8 +552,8 @@ class Hub:
             try:
                 self._sample()
                 self._find_gone()
-                if beats % 2 == 0 and self._missing:
-                    await self._find_missing()
+                if beats % 2 == 0 and self.missing:
+                    await self.missing.look()
                 if beats % 10 == 0:
                     await self._look_after(beats // 10)
             except DONE:
@@ -581,34 +583,6 @@ class Hub:
             for feed in list(shards.values()):
                 if feed.gone:
                     self._failed(feed, TopicNotFound("it was deleted"))
-
-    async def _find_missing(self) -> None:
-        """Topics that were not there, and now are."""
-        waiting = {each.name for each in self._missing}
-        found = await self.app.run(lambda store: [name for name in waiting if name in store])
-        for name in found:
-            for interest in [each for each in self._missing if each.name == name]:
-                await self._found(interest)
-
-    async def _found(self, interest: Interest) -> None:
-        name, shard, place = interest.name, interest.shard, interest.gap
-        known: Places = {}
-        if place is not None and place.epoch:
-            # what was dropped before it was sent has to be told as missing, too
-            offset = min(place.offset, interest.at)
-            known[cursor.hash_of(name), shard] = Place(place.epoch, offset)
-        # all shards, if nobody knew how many it would have
-        which = shard if known else None
-        spots = await self.app.run(lambda store: look(store, name, "earliest", which, known))
-        if spots is None or interest not in self._missing:
-            return
-        self._missing.discard(interest)
-        for at in spots:
-            if at.shard == shard and at.topic is not None:
-                interest.at, interest.gap = at.at, at.gap
-                self._attach(interest, at.topic)
-        others = [each for each in spots if each.shard != shard]
-        self.watch(interest.stream, others, interest.lens)
 
     async def _look_after(self, second: int) -> None:
         settings, now = self.app.settings, self.app.clock.monotonic()
