@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esker.errors import Corruption
-from esker.server import cursor, frames, keyfile
+from esker.server import cursor, frames, keyfile, missing
 from esker.server.faults import Fault
 from esker.server.hub import SHARDS_MAX
 from esker.server.keys import SCOPES, Principal
@@ -551,6 +551,61 @@ def test_a_log_that_cannot_be_read_ends_the_stream_with_an_error(
     with pytest.raises(EOFError):
         events.next()
     until(lambda: not server.app.hub.streams)
+
+
+@pytest.mark.parametrize("unforeseen", [False, True])
+def test_a_missing_topic_that_comes_and_cannot_be_read_ends_its_own_watchers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unforeseen: bool
+) -> None:
+    kept = missing.look
+
+    def broken(store: Any, name: str, *more: Any) -> Any:
+        if name == "bad" and name in store:
+            raise RuntimeError("oh") if unforeseen else Corruption("damaged", path="/secret")
+        return kept(store, name, *more)
+
+    monkeypatch.setattr(missing, "look", broken)
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=1)) as server:
+        client = Client(server)
+        with (
+            Events(server.url, "/v1/watch?topics=bad&lenient=true") as bad,
+            Events(server.url, "/v1/watch?topics=good&lenient=true") as good,
+        ):
+            client.call("PUT", "/v1/topics/bad", {})
+            told = bad.next()
+            code = "internal" if unforeseen else "corruption"
+            assert (told.kind, told.json()["code"]) == ("error", code)
+            assert "secret" not in told.data
+            client.append("good", "a")
+            assert good.values(1) == ["a"]
+            until(lambda: len(server.app.hub.streams) == 1)
+        client.close()
+
+
+def test_upkeep_that_fails_in_one_thing_goes_on_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=1)) as server:
+        client = Client(server)
+        client.append("t", "a")
+
+        def fails() -> None:
+            raise RuntimeError("no upkeep today")
+
+        for name in ("_sample", "_find_gone"):
+            monkeypatch.setattr(server.app.hub, name, fails)
+        monkeypatch.setattr(server.app.hub.missing, "look", fails)
+        with (
+            Events(server.url, "/v1/watch?topics=nowhere&lenient=true"),
+            Events(server.url, "/v1/watch?topics=t") as idle,
+        ):
+            idle.next("caught-up")
+            time.sleep(2.2)
+            client.append("t", "b")
+            idle.next("record")
+            assert any(each.startswith("hb ") for each in idle.comments)
+        client.close()
+    assert "delivery failed" in caplog.text
 
 
 def test_streams_end_with_a_farewell_when_the_server_stops(tmp_path: Path) -> None:

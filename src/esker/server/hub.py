@@ -53,6 +53,7 @@ READS: Final = 2  # of those who are not live, at once
 POLL_SECONDS: Final = 0.02  # how often a shard is looked at that another process may write
 PAUSE_SECONDS: Final = 0.005
 SHARDS_MAX: Final = 512  # of one stream: the cursor of them all must fit into a header
+UNFORESEEN: Final = "the server failed; its log says why"
 DONE: Final = asyncio.CancelledError
 
 
@@ -422,8 +423,7 @@ class Hub:
             for interest in users:
                 self._lose(interest)
             return
-        LOG.warning("watching %s: %s", feed.name, problem)
-        self._spawn(self._broken({each.stream: None for each in users}, problem, feed.name))
+        self.fails({each.stream: None for each in users}, problem, feed.name)
 
     def _lose(self, interest: Interest) -> None:
         """The topic was deleted. There may be another one of its name some day."""
@@ -440,8 +440,18 @@ class Hub:
         self.missing.add(interest)
         self._push(stream)
 
-    async def _broken(self, streams: Iterable[Stream], problem: EskerError, name: str) -> None:
-        fault = faults.fault_of(problem)
+    def fails(self, streams: Iterable[Stream], problem: Exception, name: str) -> None:
+        """They cannot be sent what they want of this topic: they are told so, and end."""
+        if isinstance(problem, EskerError | Fault):
+            LOG.warning("watching %s: %s", name, problem)
+        else:
+            LOG.error("watching %s", name, exc_info=problem)
+        self._spawn(self._broken(streams, problem, name))
+
+    async def _broken(self, streams: Iterable[Stream], problem: Exception, name: str) -> None:
+        if isinstance(problem, EskerError):
+            problem = faults.fault_of(problem)
+        fault = problem if isinstance(problem, Fault) else Fault("internal", UNFORESEEN)
         if fault.code in faults.DAMAGE:
             self.app.audit.tell(fault.code, topic=name)
         await self._end(streams, "error", {"code": fault.code, "message": fault.message})
@@ -549,18 +559,16 @@ class Hub:
             if late > 0.001:
                 self.governor.waited(late)  # the loop itself was not there in time
             due = clock.monotonic() + SAMPLE_SECONDS
-            try:
+            with self._guarded():
                 self._sample()
+            with self._guarded():
                 self._find_gone()
-                if beats % 2 == 0 and self.missing:
+            if beats % 2 == 0 and self.missing:
+                with self._guarded():
                     await self.missing.look()
-                if beats % 10 == 0:
+            if beats % 10 == 0:
+                with self._guarded():
                     await self._look_after(beats // 10)
-            except DONE:
-                raise
-            except Exception:
-                if not self.app.stopping.is_set():
-                    LOG.exception("delivery failed")
             beats += 1
             with contextlib.suppress(TimeoutError):
                 left = max(0.001, due - clock.monotonic())
@@ -568,6 +576,15 @@ class Hub:
             if self.app.stopping.is_set():
                 self._spawn(self.close())
                 return
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What fails in here is logged, and keeps nothing else from being done."""
+        try:
+            yield
+        except Exception:
+            if not self.app.stopping.is_set():
+                LOG.exception("delivery failed")
 
     def _sample(self) -> None:
         busy = 0.0

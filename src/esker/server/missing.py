@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from esker.engine.store import Store
+from esker.errors import EskerError
 from esker.server import cursor
 from esker.server.cursor import Place, Places
 from esker.server.feed import look
@@ -36,13 +38,19 @@ class Missing:
         self._waiting.discard(interest)
 
     async def look(self) -> None:
-        """Topics that were not there, and now are."""
+        """Topics that were not there, and now are. One that cannot be read is told to who waits."""
         waiting = {each.name for each in self._waiting}
         app = self._hub.app
-        found = await app.run(lambda store: [name for name in waiting if name in store])
+        found = await app.run(lambda store: [name for name in waiting if _stands(store, name)])
         for name in found:
             for interest in [each for each in self._waiting if each.name == name]:
-                await self._found(interest)
+                try:
+                    await self._found(interest)
+                except Exception as problem:
+                    if app.stopping.is_set():
+                        return
+                    self._waiting.discard(interest)
+                    self._hub.fails([interest.stream], problem, name)
 
     async def _found(self, interest: Interest) -> None:
         name, shard, place = interest.name, interest.shard, interest.gap
@@ -63,3 +71,10 @@ class Missing:
                 self._hub.attach(interest, at.topic)
         others = [each for each in spots if each.shard != shard]
         self._hub.watch(interest.stream, others, interest.lens)
+
+
+def _stands(store: Store, name: str) -> bool:
+    try:
+        return name in store
+    except EskerError:
+        return True  # whoever looks at it is told
