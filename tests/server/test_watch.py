@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from esker.errors import Corruption
 from esker.server import cursor, frames, keyfile, missing
 from esker.server.faults import Fault
-from esker.server.hub import SHARDS_MAX
 from esker.server.keys import SCOPES, Principal
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.stream import SHARDS_MAX
 from esker.server.watch import Sessions
 from tests.helpers import HandClock
 from tests.server.conftest import Client
@@ -551,6 +551,77 @@ def test_a_log_that_cannot_be_read_ends_the_stream_with_an_error(
     with pytest.raises(EOFError):
         events.next()
     until(lambda: not server.app.hub.streams)
+
+
+@pytest.mark.parametrize("wanted", ["topics=later&shard=5&lenient=true", "posted"])
+def test_who_waits_for_a_shard_gets_that_one_and_no_other(
+    server: Server, client: Client, watch: Any, wanted: str
+) -> None:
+    if wanted == "posted":
+        body = {"topics": {"later": {"shard": 5}}, "lenient": True}
+        events = Events(server.url, client.call("POST", "/v1/watch", body).json()["url"])
+    else:
+        events = watch(wanted)
+    with events:
+        client.call("PUT", "/v1/topics/later", {"shards": 8})
+        told = events.next("caught-up").json()
+        assert told["shard"] == 5
+        (stream,) = server.app.hub.streams
+        assert [each.shard for each in stream.interests] == [5]
+        keys = [str(number) for number in range(40)]
+        client.call(
+            "POST", "/v1/topics/later/records",
+            {"records": [{"value": key, "key": key} for key in keys]},
+        )  # fmt: skip
+        mine = client.get("/v1/topics/later/records?start=earliest&shard=5").json()["records"]
+        assert len(mine) > 1
+        assert events.values(len(mine)) == [each["value"] for each in mine]
+        last = events.last
+    client.call("DELETE", "/v1/topics/later")
+    back = watch("topics=later&shard=5", last)
+    assert back.next().kind == "topic-deleted"
+    client.call("PUT", "/v1/topics/later", {"shards": 6})
+    assert back.next("caught-up").json()["shard"] == 5
+
+
+def test_who_waits_for_a_shard_that_does_not_come_is_told(client: Client, watch: Any) -> None:
+    events = watch("topics=later&lenient=true&shard=5")
+    other = watch("topics=later&lenient=true")
+    client.append("later", "a")
+    told = events.next()
+    assert (told.kind, told.json()["code"]) == ("error", "invalid_option")
+    assert "shard=5" in told.json()["message"]
+    with pytest.raises(EOFError):
+        events.next()
+    assert other.values(1) == ["a"]
+    assert watch("topics=later&shard=5", other.last).status == 400
+
+
+def test_a_topic_that_comes_anew_with_more_shards_or_fewer_is_watched_with_all_of_them(
+    client: Client, watch: Any
+) -> None:
+    events = watch("topics=later&lenient=true")
+    for shards in (2, 5, 1, 4):
+        client.call("PUT", "/v1/topics/later", {"shards": shards})
+        seen = [events.next("caught-up").json()["shard"] for _ in range(shards)]
+        assert sorted(seen) == list(range(shards))
+        client.call("DELETE", "/v1/topics/later")
+        seen = [events.next("topic-deleted").json()["shard"] for _ in range(shards)]
+        assert sorted(seen) == list(range(shards))
+
+
+def test_a_topic_that_comes_with_more_shards_than_a_stream_takes_ends_it(
+    client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("here", "a")
+    monkeypatch.setattr(missing, "SHARDS_MAX", 4)
+    fits = watch("topics=later&lenient=true")
+    events = watch("topics=here,later&lenient=true")
+    events.next("caught-up")
+    client.call("PUT", "/v1/topics/later", {"shards": 4})
+    told = events.next()
+    assert (told.kind, told.json()["code"]) == ("error", "invalid_request")
+    assert [fits.next().kind for _ in range(4)] == ["caught-up"] * 4
 
 
 @pytest.mark.parametrize("unforeseen", [False, True])

@@ -109,6 +109,7 @@ class Spot(NamedTuple):
     at: int
     gap: Gap | Place | None = None  # what was missed; the place, where there is no topic
     piece: str = ""
+    asked: int | None = None  # the shard that is wanted; None: all
 
 
 def look(
@@ -123,8 +124,6 @@ def look(
     except TopicNotFound:
         return None
     if shard is not None and shard >= count:
-        if places:
-            return []  # the topic that had so many is no more
         raise InvalidOption(f"shard={shard}: topic {name!r} has shards 0..{count - 1}")
     spots = []
     now, hashed = store._context.clock.now_us(), cursor.hash_of(name)
@@ -136,7 +135,7 @@ def look(
             epoch = place.epoch or None
         begin, missed = topic._begin(begin, number, epoch)
         at = resolve(topic._view(number), begin)
-        spots.append(Spot(topic, name, number, at, missed.get(number)))
+        spots.append(Spot(topic, name, number, at, missed.get(number), asked=shard))
     return spots
 
 

@@ -52,7 +52,6 @@ FRESH: Final = 4  # shards with a few new records: they are read on the spot
 READS: Final = 2  # of those who are not live, at once
 POLL_SECONDS: Final = 0.02  # how often a shard is looked at that another process may write
 PAUSE_SECONDS: Final = 0.005
-SHARDS_MAX: Final = 512  # of one stream: the cursor of them all must fit into a header
 UNFORESEEN: Final = "the server failed; its log says why"
 DONE: Final = asyncio.CancelledError
 
@@ -172,7 +171,7 @@ class Hub:
     def watch(self, stream: Stream, spots: Iterable[Spot], lens: Lens) -> None:
         """Send a stream these, too; `find` has found them."""
         for spot in spots:
-            interest = Interest(stream, spot.name, spot.shard, spot.at, lens, spot.gap)
+            interest = Interest(stream, spot.name, spot.shard, spot.at, lens, spot.gap, spot.asked)
             stream.interests.append(interest)
             if spot.topic is None:
                 self.missing.add(interest)
@@ -227,11 +226,16 @@ class Hub:
         if found is not None:
             return found
         hashed = cursor.hash_of(name)
-        left = {number: place for (each, number), place in known.items() if each == hashed}
+        left = {
+            number: place for (each, number), place in known.items()
+            if each == hashed and shard in (None, number)
+        }  # fmt: skip
         if not left and not lenient:
             raise TopicNotFound(f"no topic {name!r}")
         return [
-            Spot(None, name, number, place.offset, place, cursor.piece(hashed, number, *place))
+            Spot(
+                None, name, number, place.offset, place, cursor.piece(hashed, number, *place), shard
+            )
             for number, place in (left or {shard or 0: Place(0, 0)}).items()
         ]
 
