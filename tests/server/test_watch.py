@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esker.errors import Corruption
-from esker.server import cursor, frames, keyfile, missing
+from esker.server import cursor, feed, frames, keyfile, missing
 from esker.server.faults import Fault
 from esker.server.keys import SCOPES, Principal
 from esker.server.run import Server, serving
@@ -551,6 +551,109 @@ def test_a_log_that_cannot_be_read_ends_the_stream_with_an_error(
     with pytest.raises(EOFError):
         events.next()
     until(lambda: not server.app.hub.streams)
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_a_failure_that_nobody_foresaw_ends_the_watchers_of_that_topic_only(
+    client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch, start: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    client.append("bad", "a")
+    client.append("good", "a")
+    bad, good = watch("topics=bad"), watch("topics=good")
+    bad.next("caught-up")
+    good.next("caught-up")
+    kept = frames.read_on
+
+    def broken(topic: Any, *more: Any) -> Any:
+        if topic.name == "bad":
+            raise RuntimeError("a bug")
+        return kept(topic, *more)
+
+    monkeypatch.setattr(frames, "read_on", broken)
+    if start == "earliest":
+        bad = watch("topics=bad&start=earliest")
+    client.call("POST", "/v1/topics/bad/records", {"records": [{"value": "b"}]})
+    client.append("good", "b")
+    told = bad.next()
+    assert (told.kind, told.json()["code"]) == ("error", "internal")
+    assert good.values(1) == ["b"]
+    client.append("good", "c")
+    assert good.values(1) == ["c"]
+    assert "a bug" in caplog.text
+
+
+def test_who_looks_in_a_way_that_fails_ends_and_the_others_of_the_topic_do_not(
+    server: Server, client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", "a")
+    bad, good = watch("topics=t&headers=false"), watch("topics=t")
+    bad.next("caught-up")
+    good.next("caught-up")
+    kept = frames.Maker.made
+
+    def broken(maker: Any, step: Any, lens: Any, begin: int) -> Any:
+        if not lens.headers:
+            raise RuntimeError("a bug")
+        return kept(maker, step, lens, begin)
+
+    monkeypatch.setattr(frames.Maker, "made", broken)
+    client.append("t", "b")
+    told = bad.next()
+    assert (told.kind, told.json()["code"]) == ("error", "internal")
+    assert good.values(1) == ["b"]
+    client.append("t", "c")
+    assert good.values(1) == ["c"]
+    until(lambda: len(server.app.hub.streams) == 1)
+
+
+def test_a_look_at_what_others_write_that_fails_is_not_the_last_one(
+    server: Server, client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    client.append("t", "a")
+    events = watch("topics=t&consistency=strong")
+    events.next("caught-up")
+    kept, looks = server.app.hub._moved, 0
+
+    async def fails(feeds: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise RuntimeError("a bug")
+        return await kept(feeds)
+
+    monkeypatch.setattr(server.app.hub, "_moved", fails)
+    until(lambda: looks > 2)
+    assert "a bug" in caplog.text
+
+
+def test_a_shard_that_cannot_be_looked_at_keeps_no_other_from_it(
+    client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("bad", "a")
+    client.append("good", "a")
+    bad, good = watch("topics=bad&consistency=strong"), watch("topics=good&consistency=strong")
+    bad.next("caught-up")
+    good.next("caught-up")
+    kept_end, kept_read = feed.end_of, frames.read_on
+
+    def end(view: Any, *more: Any) -> Any:
+        if view.entry.name == "bad":
+            raise RuntimeError("a bug")
+        return kept_end(view, *more)
+
+    def broken(topic: Any, *more: Any) -> Any:
+        if topic.name == "bad":
+            raise RuntimeError("a bug")
+        return kept_read(topic, *more)
+
+    monkeypatch.setattr(frames, "read_on", broken)
+    monkeypatch.setattr(feed, "end_of", end)
+    told = bad.next()
+    assert (told.kind, told.json()["code"]) == ("error", "internal")
+    client.append("good", "b")
+    assert good.values(1) == ["b"]
 
 
 @pytest.mark.parametrize("wanted", ["topics=later&shard=5&lenient=true", "posted"])

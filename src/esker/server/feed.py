@@ -13,7 +13,7 @@ from esker import positions
 from esker.engine.reader import Consistency, end_of, resolve
 from esker.engine.store import Store
 from esker.engine.topic import Topic
-from esker.errors import EskerError, InvalidOption, TopicNotFound
+from esker.errors import InvalidOption, TopicNotFound
 from esker.records import Gap
 from esker.server import cursor, frames
 from esker.server.cursor import Place, Places
@@ -146,8 +146,11 @@ def reading(feed: Feed, begin: int, stop: int | None, lens: Lens) -> tuple[Step,
 
 def step_of(
     feed: Feed, begin: int, lenses: tuple[Lens, ...]
-) -> tuple[Step, list[Made]] | EskerError | None:
-    """Read what is new, and make frames of it for everybody; an error is told, not raised."""
+) -> tuple[Step, list[Made | Exception]] | Exception | None:
+    """Read what is new, and make frames of it for everybody; an error is told, not raised.
+
+    Other feeds have their turn together with this one, and others look through other lenses.
+    """
     if not lenses:
         return None
     try:
@@ -156,15 +159,22 @@ def step_of(
         log = feed.shard.active
         feed.seen = (log, 0 if log is None else log.end)
         step = frames.read_on(feed.topic, feed.number, begin, None, feed.consistency)
-        return step, [feed.maker.made(step, lens, begin) for lens in lenses]
-    except EskerError as problem:
+    except Exception as problem:
+        return problem
+    return step, [_made(feed, step, lens, begin) for lens in lenses]
+
+
+def _made(feed: Feed, step: Step, lens: Lens, begin: int) -> Made | Exception:
+    try:
+        return feed.maker.made(step, lens, begin)
+    except Exception as problem:
         return problem
 
 
 def has_more(feed: Feed) -> bool:
     try:
         return end_of(feed.topic._view(feed.number), feed.consistency) > feed.at
-    except EskerError:
+    except Exception:
         return True  # whoever reads it is told
 
 

@@ -324,7 +324,7 @@ class Hub:
         made_at = monotonic()
         self.stages.took("make", made_at - began)
         for (feed, begin, lenses), found in zip(work, done, strict=True):
-            if isinstance(found, EskerError):
+            if isinstance(found, Exception):
                 self._failed(feed, found)
                 continue
             if found is None:
@@ -342,7 +342,9 @@ class Hub:
         if len(self.ready):
             self._work.set()
 
-    def _deliver(self, feed: Feed, begin: int, step: Step, made: dict[Lens, Made]) -> None:
+    def _deliver(
+        self, feed: Feed, begin: int, step: Step, made: dict[Lens, Made | Exception]
+    ) -> None:
         """Hand out what was read. Everybody who is live is at `begin`, or ahead of it."""
         feed.at = step.next
         if step.records:
@@ -354,6 +356,12 @@ class Hub:
                 for interest in list(live):
                     if interest.at < step.next:
                         self._behind(interest)
+                continue
+            if isinstance(seen, Exception):
+                self.fails({each.stream: None for each in live}, seen, feed.name)
+                feed.live.pop(lens)  # it is not made for them again
+                for interest in live:
+                    interest.live = False
                 continue
             given, chunk, records = seen
             written = 0
@@ -416,7 +424,7 @@ class Hub:
                 interest.feed.live.pop(interest.lens, None)
         interest.live = False
 
-    def _failed(self, feed: Feed, problem: EskerError) -> None:
+    def _failed(self, feed: Feed, problem: Exception) -> None:
         users = [
             interest
             for stream in list(self.streams)
@@ -496,10 +504,10 @@ class Hub:
             if not stream.gone and not self.app.stopping.is_set():
                 LOG.warning("a stream ends: %s", problem)
                 await self._broken([stream], problem, name)
-        except Exception:
+        except Exception as problem:
             if not stream.gone:
                 LOG.exception("a stream ends")
-                stream.abort()
+                await self._broken([stream], problem, name)
         finally:
             stream.task = None
             self._slow.discard(stream)
@@ -645,6 +653,10 @@ class Hub:
                     self.mark(feed)
             except (EskerError, Fault):
                 continue  # the store is about to be closed
+            except Exception:
+                LOG.exception("delivery failed")
+                pause = RETRY_SECONDS
+                continue
             pause = max(POLL_SECONDS, 10 * (clock.monotonic() - began))
 
     async def _moved(self, feeds: list[Feed]) -> list[Feed]:
