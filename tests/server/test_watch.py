@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from esker.errors import Corruption
 from esker.server import cursor, feed, frames, keyfile, missing
+from esker.server import hub as hub_module
 from esker.server.faults import Fault
 from esker.server.keys import SCOPES, Principal
 from esker.server.run import Server, serving
@@ -513,6 +514,37 @@ def test_who_is_gone_leaves_nothing(server: Server, client: Client, watch: Any) 
     assert len(hub.ready) == 0
     assert not hub._slow
     until(lambda: not server.app.store._store["t"]._shards[0].waiters)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_goes_while_his_topic_is_read_leaves_nothing(
+    server: Server, client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    client.append("t", "a")
+    hub, began, over = server.app.hub, threading.Event(), threading.Event()
+    kept = hub_module.step_of
+
+    def slow(*work: Any) -> Any:
+        began.set()
+        assert over.wait(10)
+        found = kept(*work)
+        return RuntimeError("a bug") if fails else found
+
+    monkeypatch.setattr(hub_module, "FRESH", 0)  # so that it is not read on the loop
+    events = watch("topics=t")
+    events.next("caught-up")
+    until(lambda: len(hub.ready) == 0 and not hub.ready._served)
+    monkeypatch.setattr(hub_module, "step_of", slow)
+    client.append("t", "b")
+    assert began.wait(10)
+    events.close()
+    until(lambda: not hub.streams and not hub.feeds)
+    drains = hub.counts["drains"]
+    over.set()
+    until(lambda: hub.counts["drains"] > drains)
+    assert not hub.ready._consumed
+    assert not server.app.store._store["t"]._shards[0].waiters
+    assert len(hub.ready) == 0
 
 
 def test_who_asks_for_more_on_the_same_connection_and_goes_leaves_nothing(tmp_path: Path) -> None:

@@ -324,6 +324,9 @@ class Hub:
         made_at = monotonic()
         self.stages.took("make", made_at - began)
         for (feed, begin, lenses), found in zip(work, done, strict=True):
+            if not feed.users:  # let go while it was read, which has armed it again
+                feed.disarm()
+                continue
             if isinstance(found, Exception):
                 self._failed(feed, found)
                 continue
