@@ -2,9 +2,10 @@
 
 For each shard that somebody watches there is one `Feed`, with one place in the log. A writer wakes
 it; its topic is dirty then, and waits in the ready set (scheduler/) for its turn. When that comes,
-what is new is read and turned into frames, both once, in the pool of threads; then the frames are
-written to all who are *live*, that is at the feed's place. So the cost of a record is that of
-reading it, and of one write for each who wants it.
+what is new is read and turned into frames, both once; then the frames are written to all who are
+*live*, that is at the feed's place. So the cost of a record is that of reading it, and of one write
+for each who wants it. Reading is for the pool of threads; of up to four shards that got a little
+just now (`Feed.fresh`), which is still in memory, it is done on the loop, without asking a thread.
 
 Who is not at the feed's place, because he has just come or could not take more for a while, reads
 by himself from where he is, in a task of his own (`_pump`), until he is there and joins the others.
