@@ -646,7 +646,7 @@ def test_a_look_at_what_others_write_that_fails_is_not_the_last_one(
     client.append("t", "a")
     events = watch("topics=t&consistency=strong")
     events.next("caught-up")
-    kept, looks = server.app.hub._moved, 0
+    kept, looks = server.app.hub.beats._moved, 0
 
     async def fails(feeds: Any) -> Any:
         nonlocal looks
@@ -655,7 +655,7 @@ def test_a_look_at_what_others_write_that_fails_is_not_the_last_one(
             raise RuntimeError("a bug")
         return await kept(feeds)
 
-    monkeypatch.setattr(server.app.hub, "_moved", fails)
+    monkeypatch.setattr(server.app.hub.beats, "_moved", fails)
     until(lambda: looks > 2)
     assert "a bug" in caplog.text
 
@@ -799,7 +799,7 @@ def test_upkeep_that_fails_in_one_thing_goes_on_with_the_others(
             raise RuntimeError("no upkeep today")
 
         for name in ("_sample", "_find_gone"):
-            monkeypatch.setattr(server.app.hub, name, fails)
+            monkeypatch.setattr(server.app.hub.beats, name, fails)
         monkeypatch.setattr(server.app.hub.missing, "look", fails)
         with (
             Events(server.url, "/v1/watch?topics=nowhere&lenient=true"),

@@ -46,7 +46,7 @@ now (hub.py).
     watch.py, socket.py                 streams: server-sent events, WebSocket; wire_live.py, what
       is said over them
     hub.py        delivery: one feed for all who watch a shard; feed.py, what it does on disk;
-      missing.py, who waits for a topic that is not there
+      beats.py, what it looks at now and then; missing.py, who waits for a topic that is not there
     stream.py     one client of a stream, and how much may wait for it
     frames.py     records as events and messages; cursor.py, places in one word
     metrics.py    how it goes, for Prometheus; gauges.py, how the store goes; latency.py, how long a

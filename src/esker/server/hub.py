@@ -36,13 +36,14 @@ from esker.scheduler.governor import RETRY_SECONDS, SAMPLE_SECONDS, Governor
 from esker.scheduler.priority import band_of
 from esker.scheduler.ready import ReadySet, Turn
 from esker.server import cursor, faults, frames
+from esker.server.beats import Beats
 from esker.server.cursor import Place, Places
 from esker.server.faults import Fault
-from esker.server.feed import Feed, Spot, has_more, look, reading, rules, step_of
+from esker.server.feed import Feed, Spot, look, reading, rules, step_of
 from esker.server.frames import Lens, Made, Maker, Step
 from esker.server.latency import Stages
 from esker.server.missing import Missing
-from esker.server.stream import KEY_ENDED, EventStream, Interest, Stream
+from esker.server.stream import EventStream, Interest, Stream
 
 if TYPE_CHECKING:
     from esker.server.app import App
@@ -51,7 +52,6 @@ LOG: Final = logging.getLogger("esker.server")
 TOGETHER: Final = 16  # topics that are read in one go
 FRESH: Final = 4  # shards with a few new records: they are read on the spot
 READS: Final = 2  # of those who are not live, at once
-POLL_SECONDS: Final = 0.02  # how often a shard is looked at that another process may write
 PAUSE_SECONDS: Final = 0.005
 UNFORESEEN: Final = "the server failed; its log says why"
 DONE: Final = asyncio.CancelledError
@@ -74,6 +74,7 @@ class Hub:
         self._priorities: dict[str, float | None] = {}
         self._rules = rules(app.settings.priorities)
         self.missing = Missing(self)
+        self.beats = Beats(self)
         self._slow: set[Stream] = set()  # those with a task
         self._spawned: set[asyncio.Task[None]] = set()
         self._work = asyncio.Event()
@@ -87,7 +88,8 @@ class Hub:
         """Begin to deliver; on the loop."""
         self._loop = asyncio.get_running_loop()
         self._tasks = [
-            self._loop.create_task(each) for each in (self._drain(), self._tick(), self._poll())
+            self._loop.create_task(each)
+            for each in (self._drain(), self.beats.tick(), self.beats.poll())
         ]
 
     async def close(self) -> None:
@@ -96,11 +98,12 @@ class Hub:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._end(list(self.streams), "bye", {"reason": "the server stops"})
+        await self.end(list(self.streams), "bye", {"reason": "the server stops"})
         for stream in list(self.streams):
             self.leave(stream)
 
-    async def _end(self, streams: Iterable[Stream], name: str, told: dict[str, Any]) -> None:
+    async def end(self, streams: Iterable[Stream], name: str, told: dict[str, Any]) -> None:
+        """Tell them this, and no more."""
         ends = [stream.finish(frames.event(name, told, stream.form)) for stream in streams]
         await asyncio.gather(*ends, return_exceptions=True)
 
@@ -247,7 +250,7 @@ class Hub:
         feed = shards.get(place)
         if feed is not None and feed.topic is not topic:
             del shards[place]
-            self._failed(feed, TopicNotFound("there is another one of its name"))
+            self.failed(feed, TopicNotFound("there is another one of its name"))
             feed = None
         if feed is None:
             feed = self.feeds.setdefault(topic.name, shards)[place] = Feed(
@@ -329,7 +332,7 @@ class Hub:
                 feed.disarm()
                 continue
             if isinstance(found, Exception):
-                self._failed(feed, found)
+                self.failed(feed, found)
                 continue
             if found is None:
                 continue
@@ -343,6 +346,10 @@ class Hub:
         for turn in turns:
             feeds = self.feeds.get(turn.topic, {}).values()
             self.ready.served(turn, costs.get(turn.topic, 0), any(feed.dirty for feed in feeds))
+        self.stir()
+
+    def stir(self) -> None:
+        """Whoever waits for his turn is served now, if he may be."""
         if len(self.ready):
             self._work.set()
 
@@ -428,7 +435,8 @@ class Hub:
                 interest.feed.live.pop(interest.lens, None)
         interest.live = False
 
-    def _failed(self, feed: Feed, problem: Exception) -> None:
+    def failed(self, feed: Feed, problem: Exception) -> None:
+        """It cannot be read, or its topic is no more."""
         users = [
             interest
             for stream in list(self.streams)
@@ -462,7 +470,7 @@ class Hub:
             LOG.warning("watching %s: %s", name, problem)
         else:
             LOG.error("watching %s", name, exc_info=problem)
-        self._spawn(self._broken(streams, problem, name))
+        self.spawn(self._broken(streams, problem, name))
 
     async def _broken(self, streams: Iterable[Stream], problem: Exception, name: str) -> None:
         if isinstance(problem, EskerError):
@@ -470,7 +478,7 @@ class Hub:
         fault = problem if isinstance(problem, Fault) else Fault("internal", UNFORESEEN)
         if fault.code in faults.DAMAGE:
             self.app.audit.tell(fault.code, topic=name)
-        await self._end(streams, "error", {"code": fault.code, "message": fault.message})
+        await self.end(streams, "error", {"code": fault.code, "message": fault.message})
 
     # ---- streams that are not live -------------------------------------------------------
 
@@ -564,109 +572,10 @@ class Hub:
         if not feed.armed:
             self.mark(feed)  # what came meanwhile is read, and the writer will wake it
 
-    # ---- now and then --------------------------------------------------------------------
+    # ---- tasks ---------------------------------------------------------------------------
 
-    async def _tick(self) -> None:
-        """Ten times a second: the governor looks. Once a second: who may not stay is sent away."""
-        clock = self.app.clock
-        beats, due = 0, clock.monotonic()
-        while True:
-            late = max(0.0, clock.monotonic() - due)
-            if late > 0.001:
-                self.governor.waited(late)  # the loop itself was not there in time
-            due = clock.monotonic() + SAMPLE_SECONDS
-            with self._guarded():
-                self._sample()
-            with self._guarded():
-                self._find_gone()
-            if beats % 2 == 0 and self.missing:
-                with self._guarded():
-                    await self.missing.look()
-            if beats % 10 == 0:
-                with self._guarded():
-                    await self._look_after(beats // 10)
-            beats += 1
-            with contextlib.suppress(TimeoutError):
-                left = max(0.001, due - clock.monotonic())
-                await asyncio.wait_for(self.app.stopping.wait(), left)
-            if self.app.stopping.is_set():
-                self._spawn(self.close())
-                return
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """What fails in here is logged, and keeps nothing else from being done."""
-        try:
-            yield
-        except Exception:
-            if not self.app.stopping.is_set():
-                LOG.exception("delivery failed")
-
-    def _sample(self) -> None:
-        busy = 0.0
-        with contextlib.suppress(Fault):
-            busy = self.app.store.under_way / THREADS
-        self.governor.sample(len(self.ready), busy)
-        self.pressed()
-        if len(self.ready):
-            self._work.set()  # also those that rested, or have risen meanwhile
-
-    def _find_gone(self) -> None:
-        for shards in list(self.feeds.values()):
-            for feed in list(shards.values()):
-                if feed.gone:
-                    self._failed(feed, TopicNotFound("it was deleted"))
-
-    async def _look_after(self, second: int) -> None:
-        settings, now = self.app.settings, self.app.clock.monotonic()
-        rhythm = max(1, round(settings.heartbeat_seconds))
-        beat = f": hb {self.app.clock.now_us() // 1000}\n\n".encode()
-        sent_away: list[Stream] = []
-        for stream in list(self.streams):
-            if stream.gone:
-                stream.abort()
-            elif not getattr(stream.principal, "alive", True):
-                sent_away.append(stream)
-            elif stream.task is None:
-                if stream.open and (second + id(stream) // 64) % rhythm == 0:  # not all at once
-                    stream.write(beat)
-            elif not stream.waits or stream.sent != stream.seen:
-                stream.seen, stream.since = stream.sent, now
-            elif now - stream.since > settings.stall_seconds:
-                stream.abort()
-        if sent_away:
-            await self._end(sent_away, "error", KEY_ENDED)
-
-    async def _poll(self) -> None:
-        """Look at shards that no writer of this process would wake."""
-        clock, pause = self.app.clock, POLL_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            feeds = [
-                feed
-                for shards in self.feeds.values()
-                for feed in shards.values()
-                if feed.polled and feed.live and not feed.dirty
-            ]
-            if not feeds:
-                pause = POLL_SECONDS
-                continue
-            began = clock.monotonic()
-            try:
-                for feed in await self._moved(feeds):
-                    self.mark(feed)
-            except (EskerError, Fault):
-                continue  # the store is about to be closed
-            except Exception:
-                LOG.exception("delivery failed")
-                pause = RETRY_SECONDS
-                continue
-            pause = max(POLL_SECONDS, 10 * (clock.monotonic() - began))
-
-    async def _moved(self, feeds: list[Feed]) -> list[Feed]:
-        return await self.app.run(lambda _: [feed for feed in feeds if has_more(feed)])
-
-    def _spawn(self, work: Any) -> None:
+    def spawn(self, work: Any) -> None:
+        """Have this done by somebody else."""
         assert self._loop is not None
         task = self._loop.create_task(work)
         self._spawned.add(task)
