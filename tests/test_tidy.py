@@ -439,6 +439,12 @@ def test_what_surrounds_the_package_is_documented_and_small_too(folder):
     assert complaints == []
 
 
+def test_the_essay_of_the_server_names_every_module():
+    essay = ast.get_docstring(ast.parse((PACKAGE / "server" / "__init__.py").read_text())) or ""
+    named = set(re.findall(r"[a-z_]+\.py", essay))
+    assert {each.name for each in (PACKAGE / "server").glob("*.py")} - named == {"__init__.py"}
+
+
 def test_the_lineage_counts_its_rows():
     text = (ROOT / "docs" / "lineage.md").read_text(encoding="utf-8")
     states = re.findall(r"^\| [A-Z]+\d+ \|.*\| ([a-z ]+) \|$", text, re.MULTILINE)

@@ -281,14 +281,46 @@ def test_lines_that_are_too_many_are_counted(
     assert lost > 0
 
 
+def test_lines_that_a_disk_refused_are_written_when_it_takes_some_again_or_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(audit, "PENDING_MAX", 30)
+
+    async def story() -> None:
+        one = Audit(str(tmp_path / "audit.log"), SYSTEM_CLOCK)
+        kept = one._file
+        one._file = Full()  # type: ignore[assignment]
+        for number in range(50):
+            one.tell("forbidden", number=number)
+            await asyncio.sleep(0.002)
+        one._file = kept
+        one.tell("forbidden", number=50)
+        await asyncio.sleep(0.05)
+        one.tell("forbidden", number=51)
+        await one.close()
+
+    asyncio.run(story())
+    told = lines(tmp_path / "audit.log")
+    lost = [each["count"] for each in told if each["event"] == "audit_lines_lost"]
+    assert [each["number"] for each in told if "number" in each] == [*range(30), 51]
+    assert lost == [21]
+    assert "the audit log cannot be written" in caplog.text
+
+
+class Full:
+    """A file on a disk that is full."""
+
+    def write(self, at: int, pieces: Any) -> None:
+        raise audit.StorageError("the disk is full")
+
+
 def test_a_disk_that_takes_no_more_is_told_and_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
         one = Audit(str(tmp_path / "audit.log"), SYSTEM_CLOCK)
 
-        def full() -> None:
-            one._pending.clear()
+        def full(data: bytes) -> None:
             raise audit.StorageError("the disk is full")
 
         monkeypatch.setattr(one, "_write", full)

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import random
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -564,6 +565,39 @@ def test_a_stream_of_events_counts_as_one_and_leaves_nothing(
     while gate.streams and time.monotonic() < until:
         time.sleep(0.02)
     assert gate.streams == 0
+
+
+def test_nothing_more_is_read_for_who_is_gone(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, kept = 0, durable_read._look
+
+    async def look(*args: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await kept(*args, **more)
+
+    monkeypatch.setattr(durable_read, "_look", look)
+    put(client, "s", "application/octet-stream")
+    for _ in range(40):
+        post(client, "s", bytes(1 << 19), "application/octet-stream")
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    where = urlsplit(server.url)
+    line.connect((where.hostname, where.port))
+    line.sendall(f"GET /ds/s?offset=-1&live=sse HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())
+    assert line.recv(1024)
+    before = -1
+    while looks != before:  # until it takes no more
+        before = looks
+        time.sleep(0.3)
+    assert 1 < looks < 20
+    line.close()
+    until = time.monotonic() + 10
+    while server.app.gate.streams and time.monotonic() < until:
+        time.sleep(0.02)
+    assert server.app.gate.streams == 0
+    assert looks <= before + 1
 
 
 def test_a_server_that_stops_ends_its_streams(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import esker
+from esker.server import members
+from esker.server.members import Members
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.helpers import HandClock
@@ -159,6 +163,36 @@ def test_lag_is_told_in_records_seconds_and_time_to_catch_up(group: Client) -> N
     assert (listed["topic"], listed["group"], listed["records"]) == ("t", "g", 6)
     assert group.get("/v1/groups?topic=none").code == "topic_not_found"
     assert group.get("/v1/groups?topic=t").json()["groups"][0]["group"] == "g"
+
+
+def test_what_is_remembered_of_looks_is_bounded_however_many_look_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(members, "RATES_MAX", 8)
+    one, failures = Members(10, 60.0), []
+
+    def look(mine: int) -> None:
+        try:
+            for number in range(3_000):
+                one.rates(store, f"t{mine}", f"g{number}")
+        except Exception as problem:
+            failures.append(problem)
+
+    kept = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with esker.open(":memory:") as store:
+            threads = [threading.Thread(target=look, args=(mine,)) for mine in range(4)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            first = one.rates(store, "t", "g")
+            assert one.rates(store, "t", "g") is first
+    finally:
+        sys.setswitchinterval(kept)
+    assert not failures
+    assert len(one._rates) == 8
 
 
 def test_a_group_that_nobody_made_is_not_there(client: Client) -> None:

@@ -23,9 +23,9 @@ import pytest
 from esker.server import depth, protocol
 from esker.server.app import QUERY_FIELDS
 from esker.server.arrow import RECORDS_MAX
-from esker.server.hub import SHARDS_MAX
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.stream import SHARDS_MAX
 from esker.server.wire_live import TOPICS_MAX
 from tests.server.conftest import Client
 from tests.server.raw import HOST, Heard, alive, answers, connected, listen, told

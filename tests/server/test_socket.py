@@ -214,6 +214,20 @@ def test_topic_and_topics_together_are_as_many_as_topics_alone(ws: Socket, op: s
     assert ws.ask(op, topic=names[0], topics=names, **how)["op"] == f"{op}d", "it is one of them"
 
 
+def test_a_shard_that_is_waited_for_comes_or_ends_the_connection(
+    ws: Socket, client: Client
+) -> None:
+    assert ws.ask("subscribe", topic="wide", shard=2, lenient=True)["op"] == "subscribed"
+    client.call("PUT", "/v1/topics/wide", {"shards": 4})
+    assert ws.hear("caught_up")["shard"] == 2
+    assert ws.ask("subscribe", topic="narrow", shard=2, lenient=True)["op"] == "subscribed"
+    client.call("PUT", "/v1/topics/narrow", {})
+    told = ws.hear()
+    assert (told["op"], told["code"]) == ("error", "invalid_option")
+    with pytest.raises(ConnectionClosed):
+        ws.hear()
+
+
 def test_subscribing_twice_is_an_error(ws: Socket, client: Client) -> None:
     client.append("t", "a")
     assert ws.ask("subscribe", topic="t")["op"] == "subscribed"

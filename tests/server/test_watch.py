@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esker.errors import Corruption
-from esker.server import cursor, frames, keyfile
+from esker.server import cursor, feed, frames, keyfile, missing
+from esker.server import hub as hub_module
 from esker.server.faults import Fault
-from esker.server.hub import SHARDS_MAX
 from esker.server.keys import SCOPES, Principal
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.stream import SHARDS_MAX
 from esker.server.watch import Sessions
 from tests.helpers import HandClock
 from tests.server.conftest import Client
@@ -515,6 +516,37 @@ def test_who_is_gone_leaves_nothing(server: Server, client: Client, watch: Any) 
     until(lambda: not server.app.store._store["t"]._shards[0].waiters)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_goes_while_his_topic_is_read_leaves_nothing(
+    server: Server, client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    client.append("t", "a")
+    hub, began, over = server.app.hub, threading.Event(), threading.Event()
+    kept = hub_module.step_of
+
+    def slow(*work: Any) -> Any:
+        began.set()
+        assert over.wait(10)
+        found = kept(*work)
+        return RuntimeError("a bug") if fails else found
+
+    monkeypatch.setattr(hub_module, "FRESH", 0)  # so that it is not read on the loop
+    events = watch("topics=t")
+    events.next("caught-up")
+    until(lambda: len(hub.ready) == 0 and not hub.ready._served)
+    monkeypatch.setattr(hub_module, "step_of", slow)
+    client.append("t", "b")
+    assert began.wait(10)
+    events.close()
+    until(lambda: not hub.streams and not hub.feeds)
+    drains = hub.counts["drains"]
+    over.set()
+    until(lambda: hub.counts["drains"] > drains)
+    assert not hub.ready._consumed
+    assert not server.app.store._store["t"]._shards[0].waiters
+    assert len(hub.ready) == 0
+
+
 def test_who_asks_for_more_on_the_same_connection_and_goes_leaves_nothing(tmp_path: Path) -> None:
     """Behind a second request nobody reads: that he is gone shows when he is written to."""
     with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=1)) as server:
@@ -551,6 +583,235 @@ def test_a_log_that_cannot_be_read_ends_the_stream_with_an_error(
     with pytest.raises(EOFError):
         events.next()
     until(lambda: not server.app.hub.streams)
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_a_failure_that_nobody_foresaw_ends_the_watchers_of_that_topic_only(
+    client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch, start: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    client.append("bad", "a")
+    client.append("good", "a")
+    bad, good = watch("topics=bad"), watch("topics=good")
+    bad.next("caught-up")
+    good.next("caught-up")
+    kept = frames.read_on
+
+    def broken(topic: Any, *more: Any) -> Any:
+        if topic.name == "bad":
+            raise RuntimeError("a bug")
+        return kept(topic, *more)
+
+    monkeypatch.setattr(frames, "read_on", broken)
+    if start == "earliest":
+        bad = watch("topics=bad&start=earliest")
+    client.call("POST", "/v1/topics/bad/records", {"records": [{"value": "b"}]})
+    client.append("good", "b")
+    told = bad.next()
+    assert (told.kind, told.json()["code"]) == ("error", "internal")
+    assert good.values(1) == ["b"]
+    client.append("good", "c")
+    assert good.values(1) == ["c"]
+    assert "a bug" in caplog.text
+
+
+def test_who_looks_in_a_way_that_fails_ends_and_the_others_of_the_topic_do_not(
+    server: Server, client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("t", "a")
+    bad, good = watch("topics=t&headers=false"), watch("topics=t")
+    bad.next("caught-up")
+    good.next("caught-up")
+    kept = frames.Maker.made
+
+    def broken(maker: Any, step: Any, lens: Any, begin: int) -> Any:
+        if not lens.headers:
+            raise RuntimeError("a bug")
+        return kept(maker, step, lens, begin)
+
+    monkeypatch.setattr(frames.Maker, "made", broken)
+    client.append("t", "b")
+    told = bad.next()
+    assert (told.kind, told.json()["code"]) == ("error", "internal")
+    assert good.values(1) == ["b"]
+    client.append("t", "c")
+    assert good.values(1) == ["c"]
+    until(lambda: len(server.app.hub.streams) == 1)
+
+
+def test_a_look_at_what_others_write_that_fails_is_not_the_last_one(
+    server: Server, client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    client.append("t", "a")
+    events = watch("topics=t&consistency=strong")
+    events.next("caught-up")
+    kept, looks = server.app.hub.beats._moved, 0
+
+    async def fails(feeds: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise RuntimeError("a bug")
+        return await kept(feeds)
+
+    monkeypatch.setattr(server.app.hub.beats, "_moved", fails)
+    until(lambda: looks > 2)
+    assert "a bug" in caplog.text
+
+
+def test_a_shard_that_cannot_be_looked_at_keeps_no_other_from_it(
+    client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("bad", "a")
+    client.append("good", "a")
+    bad, good = watch("topics=bad&consistency=strong"), watch("topics=good&consistency=strong")
+    bad.next("caught-up")
+    good.next("caught-up")
+    kept_end, kept_read = feed.end_of, frames.read_on
+
+    def end(view: Any, *more: Any) -> Any:
+        if view.entry.name == "bad":
+            raise RuntimeError("a bug")
+        return kept_end(view, *more)
+
+    def broken(topic: Any, *more: Any) -> Any:
+        if topic.name == "bad":
+            raise RuntimeError("a bug")
+        return kept_read(topic, *more)
+
+    monkeypatch.setattr(frames, "read_on", broken)
+    monkeypatch.setattr(feed, "end_of", end)
+    told = bad.next()
+    assert (told.kind, told.json()["code"]) == ("error", "internal")
+    client.append("good", "b")
+    assert good.values(1) == ["b"]
+
+
+@pytest.mark.parametrize("wanted", ["topics=later&shard=5&lenient=true", "posted"])
+def test_who_waits_for_a_shard_gets_that_one_and_no_other(
+    server: Server, client: Client, watch: Any, wanted: str
+) -> None:
+    if wanted == "posted":
+        body = {"topics": {"later": {"shard": 5}}, "lenient": True}
+        events = Events(server.url, client.call("POST", "/v1/watch", body).json()["url"])
+    else:
+        events = watch(wanted)
+    with events:
+        client.call("PUT", "/v1/topics/later", {"shards": 8})
+        told = events.next("caught-up").json()
+        assert told["shard"] == 5
+        (stream,) = server.app.hub.streams
+        assert [each.shard for each in stream.interests] == [5]
+        keys = [str(number) for number in range(40)]
+        client.call(
+            "POST", "/v1/topics/later/records",
+            {"records": [{"value": key, "key": key} for key in keys]},
+        )  # fmt: skip
+        mine = client.get("/v1/topics/later/records?start=earliest&shard=5").json()["records"]
+        assert len(mine) > 1
+        assert events.values(len(mine)) == [each["value"] for each in mine]
+        last = events.last
+    client.call("DELETE", "/v1/topics/later")
+    back = watch("topics=later&shard=5", last)
+    assert back.next().kind == "topic-deleted"
+    client.call("PUT", "/v1/topics/later", {"shards": 6})
+    assert back.next("caught-up").json()["shard"] == 5
+
+
+def test_who_waits_for_a_shard_that_does_not_come_is_told(client: Client, watch: Any) -> None:
+    events = watch("topics=later&lenient=true&shard=5")
+    other = watch("topics=later&lenient=true")
+    client.append("later", "a")
+    told = events.next()
+    assert (told.kind, told.json()["code"]) == ("error", "invalid_option")
+    assert "shard=5" in told.json()["message"]
+    with pytest.raises(EOFError):
+        events.next()
+    assert other.values(1) == ["a"]
+    assert watch("topics=later&shard=5", other.last).status == 400
+
+
+def test_a_topic_that_comes_anew_with_more_shards_or_fewer_is_watched_with_all_of_them(
+    client: Client, watch: Any
+) -> None:
+    events = watch("topics=later&lenient=true")
+    for shards in (2, 5, 1, 4):
+        client.call("PUT", "/v1/topics/later", {"shards": shards})
+        seen = [events.next("caught-up").json()["shard"] for _ in range(shards)]
+        assert sorted(seen) == list(range(shards))
+        client.call("DELETE", "/v1/topics/later")
+        seen = [events.next("topic-deleted").json()["shard"] for _ in range(shards)]
+        assert sorted(seen) == list(range(shards))
+
+
+def test_a_topic_that_comes_with_more_shards_than_a_stream_takes_ends_it(
+    client: Client, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append("here", "a")
+    monkeypatch.setattr(missing, "SHARDS_MAX", 4)
+    fits = watch("topics=later&lenient=true")
+    events = watch("topics=here,later&lenient=true")
+    events.next("caught-up")
+    client.call("PUT", "/v1/topics/later", {"shards": 4})
+    told = events.next()
+    assert (told.kind, told.json()["code"]) == ("error", "invalid_request")
+    assert [fits.next().kind for _ in range(4)] == ["caught-up"] * 4
+
+
+@pytest.mark.parametrize("unforeseen", [False, True])
+def test_a_missing_topic_that_comes_and_cannot_be_read_ends_its_own_watchers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unforeseen: bool
+) -> None:
+    kept = missing.look
+
+    def broken(store: Any, name: str, *more: Any) -> Any:
+        if name == "bad" and name in store:
+            raise RuntimeError("oh") if unforeseen else Corruption("damaged", path="/secret")
+        return kept(store, name, *more)
+
+    monkeypatch.setattr(missing, "look", broken)
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=1)) as server:
+        client = Client(server)
+        with (
+            Events(server.url, "/v1/watch?topics=bad&lenient=true") as bad,
+            Events(server.url, "/v1/watch?topics=good&lenient=true") as good,
+        ):
+            client.call("PUT", "/v1/topics/bad", {})
+            told = bad.next()
+            code = "internal" if unforeseen else "corruption"
+            assert (told.kind, told.json()["code"]) == ("error", code)
+            assert "secret" not in told.data
+            client.append("good", "a")
+            assert good.values(1) == ["a"]
+            until(lambda: len(server.app.hub.streams) == 1)
+        client.close()
+
+
+def test_upkeep_that_fails_in_one_thing_goes_on_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path / "data", Settings(port=0, heartbeat_seconds=1)) as server:
+        client = Client(server)
+        client.append("t", "a")
+
+        def fails() -> None:
+            raise RuntimeError("no upkeep today")
+
+        for name in ("_sample", "_find_gone"):
+            monkeypatch.setattr(server.app.hub.beats, name, fails)
+        monkeypatch.setattr(server.app.hub.missing, "look", fails)
+        with (
+            Events(server.url, "/v1/watch?topics=nowhere&lenient=true"),
+            Events(server.url, "/v1/watch?topics=t") as idle,
+        ):
+            idle.next("caught-up")
+            time.sleep(2.2)
+            client.append("t", "b")
+            idle.next("record")
+            assert any(each.startswith("hb ") for each in idle.comments)
+        client.close()
+    assert "delivery failed" in caplog.text
 
 
 def test_streams_end_with_a_farewell_when_the_server_stops(tmp_path: Path) -> None:

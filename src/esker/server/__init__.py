@@ -11,17 +11,20 @@ the body is and what comes back. Routing, authorisation, the OpenAPI document an
 every route with every kind of key are made from it; a route that is not in the table is not there.
 
 A call goes through one function from top to bottom (app.py): who is asking, may they, is the body
-as it should be, do it, say it. What can be refused is refused before a body is read. All that may
-touch a disk runs in the pool of threads of the store's asyncio twin; the loop never waits for a
-disk.
+as it should be, do it, say it. What can be refused is refused before a body is read. What may touch
+a disk runs in the pool of threads of the store's asyncio twin, and the files of keys and of the
+audit log in one of the loop's own. Two things are done on the loop, for they find what they need in
+memory: a buffered append that has room, and reading the little that a few watched shards got just
+now (hub.py).
 
     table.py      the routes; wire.py, their bodies; handlers.py, who answers them
     app.py        a call, from top to bottom
-    call.py       what a handler is given and what it returns; preferences.py, what a client prefers
+    call.py       what a handler is given and what it returns; preferences.py, what a client
+      prefers; waiting.py, for something on behalf of one
     faults.py     errors as status and JSON
     openapi.py    the table, for other programs; described.py, what the table does not say
     codec.py      records as JSON, NDJSON and Arrow; message.py, Arrow in pieces; arrow.py, Arrow
-      from strangers
+      from strangers; depth.py, how deeply JSON may be nested
     settings.py   what can be set, and from where it came
     exposure.py   where it may listen, and which web pages may call it
     keys.py       who asks, and what they may do; keyfile.py, where keys are kept
@@ -40,11 +43,14 @@ disk.
     otlp.py       logs of OpenTelemetry
     durable.py    Durable Streams: making and appending; durable_read.py, reading;
       durable_state.py, how a stream stands, which its log says
-    watch.py, socket.py                 streams: server-sent events, WebSocket
-    hub.py        delivery: one feed for all who watch a shard; feed.py, what it does on disk
+    watch.py, socket.py                 streams: server-sent events, WebSocket; wire_live.py, what
+      is said over them
+    hub.py        delivery: one feed for all who watch a shard; feed.py, what it does on disk;
+      beats.py, what it looks at now and then; missing.py, who waits for a topic that is not there
     stream.py     one client of a stream, and how much may wait for it
     frames.py     records as events and messages; cursor.py, places in one word
-    metrics.py    how it goes, for Prometheus
+    metrics.py    how it goes, for Prometheus; gauges.py, how the store goes; latency.py, how long a
+      record takes, by stage
     page.py       the console for browsers; looks.py, what it shows of a store as a whole;
       export.py, a topic as a file; leased.py, jobs that others hold; wire_looks.py, their bodies
     sifting.py    which records of a batch are wanted

@@ -587,11 +587,32 @@ async def _answer(
     if reply.stream is None or head:
         await send({"type": "http.response.body", "body": b"" if head or streams else body})
         return
-    try:
-        async for piece in reply.stream:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    finally:
-        close: Callable[[], Awaitable[None]] | None = getattr(reply.stream, "aclose", None)
-        if close is not None:
-            await close()
+    await _pour(reply.stream, receive, send)
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _pour(stream: AsyncIterator[bytes], receive: Receive, send: Send) -> None:
+    """Send what comes, while there is somebody who takes it; then the stream ends, where it is."""
+
+    async def pouring() -> None:
+        try:
+            async for piece in stream:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        finally:
+            close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    both = (asyncio.ensure_future(pouring()), asyncio.ensure_future(gone()))
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if both[0].done():
+            both[0].result()
+    finally:
+        for each in both:
+            each.cancel()
+        await asyncio.gather(*both, return_exceptions=True)

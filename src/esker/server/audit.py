@@ -7,8 +7,8 @@ is ASCII with everything else escaped, and cut. A secret is never in it; of a ke
 
 It goes to a file, if the setting `audit` names one, else to the logger `esker.audit`. The file is
 written off the loop. At 16 MiB it is moved to its name with `.1`, which replaces the former one; so
-it never takes more than 32 MiB. If lines come faster than the disk takes them, the excess is
-counted, and the count is told in a line of its own.
+it never takes more than 32 MiB. What the disk does not take is tried again with the next line, and
+10,000 lines wait for it; those beyond are counted, and the count is told in a line of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from esker.clock import Clock
@@ -74,11 +75,12 @@ class Audit:
         text = json.dumps(told)
         if not self._path:
             LINES.info("%s", text, extra={"fields": {"message": event, **told}})
-        elif len(self._pending) >= PENDING_MAX:
+            return
+        if len(self._pending) >= PENDING_MAX:
             self._lost += 1
         else:
             self._pending.append(text.encode() + b"\n")
-            self._start()
+        self._start()
 
     def tell_damage(self, findings: Iterable[Finding]) -> None:
         """What recovery found, as far as it is damage: a crash alone leaves none."""
@@ -90,29 +92,35 @@ class Audit:
                 )  # fmt: skip
 
     def _start(self) -> None:
-        if self._writing is None or self._writing.done():
-            loop = asyncio.get_running_loop()
-            self._writing = loop.run_in_executor(None, self._write)
-            self._writing.add_done_callback(self._written)
-
-    def _written(self, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and done.exception() is not None:
-            LOG.error("the audit log cannot be written: %s", done.exception())
-        elif self._pending:
-            self._start()
-
-    def _write(self) -> None:
-        lost, self._lost = self._lost, 0
+        if self._writing is not None:
+            return
+        lines, lost = list(self._pending), self._lost
         if lost:
             told = line("audit_lines_lost", self._clock.now_us(), {"count": lost})
-            self._pending.append(told.encode() + b"\n")
-        data = bytearray()
-        while self._pending:
-            data += self._pending.popleft()
+            lines.append(told.encode() + b"\n")
+        loop = asyncio.get_running_loop()
+        self._writing = loop.run_in_executor(None, self._write, b"".join(lines))
+        self._writing.add_done_callback(partial(self._written, len(self._pending), lost))
+
+    def _written(self, count: int, lost: int, done: asyncio.Future[None]) -> None:
+        """What is in the file waits no longer; what could not be written waits for the next try."""
+        self._writing = None
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            LOG.error("the audit log cannot be written: %s", done.exception())
+            return
+        for _ in range(count):
+            self._pending.popleft()
+        self._lost -= lost
+        if self._pending or self._lost:
+            self._start()
+
+    def _write(self, data: bytes) -> None:
         if self._size + len(data) > BYTES_MAX and self._size:
             self._turn()
         file = self._file or self._open()
-        file.write(self._size, [bytes(data)])
+        file.write(self._size, [data])
         self._size += len(data)
 
     def _open(self) -> File:
@@ -129,7 +137,7 @@ class Audit:
 
     async def close(self) -> None:
         """Write what is left."""
-        while self._pending or (self._writing is not None and not self._writing.done()):
+        while self._pending or self._lost or self._writing is not None:
             self._start()
             assert self._writing is not None
             try:

@@ -26,6 +26,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class Reply:
     """An answer: a status, headers, and a body that is there or that comes in pieces.
 
+    A `stream` is closed where it is when the client goes away; it need not look after that itself.
     With `serve` the body is somebody else's business: it is called when the head has been sent, and
     returns when the client is gone or the body is complete.
     """

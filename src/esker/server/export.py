@@ -13,7 +13,6 @@ notices. When the client goes away, nothing more is read for it.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -68,17 +67,14 @@ async def export(call: Call) -> Reply:
 
 async def _told(call: Call, first: bytes | None, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     piece = first
-    gone = asyncio.ensure_future(call.gone())
     try:
-        while piece is not None and not gone.done():
+        while piece is not None:
             if piece:
                 yield piece
             piece = await call.app.run(lambda _: next(pieces, None))
     except EskerError as problem:
         LOG.warning("request %s: an export ends early: %s", call.request, problem)
         raise
-    finally:
-        gone.cancel()
 
 
 def _steps(store: Store, name: str, query: wire.ExportQuery) -> Iterator[Batch | Gap]:

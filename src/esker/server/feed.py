@@ -13,7 +13,7 @@ from esker import positions
 from esker.engine.reader import Consistency, end_of, resolve
 from esker.engine.store import Store
 from esker.engine.topic import Topic
-from esker.errors import EskerError, InvalidOption, TopicNotFound
+from esker.errors import InvalidOption, TopicNotFound
 from esker.records import Gap
 from esker.server import cursor, frames
 from esker.server.cursor import Place, Places
@@ -109,6 +109,7 @@ class Spot(NamedTuple):
     at: int
     gap: Gap | Place | None = None  # what was missed; the place, where there is no topic
     piece: str = ""
+    asked: int | None = None  # the shard that is wanted; None: all
 
 
 def look(
@@ -123,8 +124,6 @@ def look(
     except TopicNotFound:
         return None
     if shard is not None and shard >= count:
-        if places:
-            return []  # the topic that had so many is no more
         raise InvalidOption(f"shard={shard}: topic {name!r} has shards 0..{count - 1}")
     spots = []
     now, hashed = store._context.clock.now_us(), cursor.hash_of(name)
@@ -136,7 +135,7 @@ def look(
             epoch = place.epoch or None
         begin, missed = topic._begin(begin, number, epoch)
         at = resolve(topic._view(number), begin)
-        spots.append(Spot(topic, name, number, at, missed.get(number)))
+        spots.append(Spot(topic, name, number, at, missed.get(number), asked=shard))
     return spots
 
 
@@ -147,8 +146,11 @@ def reading(feed: Feed, begin: int, stop: int | None, lens: Lens) -> tuple[Step,
 
 def step_of(
     feed: Feed, begin: int, lenses: tuple[Lens, ...]
-) -> tuple[Step, list[Made]] | EskerError | None:
-    """Read what is new, and make frames of it for everybody; an error is told, not raised."""
+) -> tuple[Step, list[Made | Exception]] | Exception | None:
+    """Read what is new, and make frames of it for everybody; an error is told, not raised.
+
+    Other feeds have their turn together with this one, and others look through other lenses.
+    """
     if not lenses:
         return None
     try:
@@ -157,15 +159,22 @@ def step_of(
         log = feed.shard.active
         feed.seen = (log, 0 if log is None else log.end)
         step = frames.read_on(feed.topic, feed.number, begin, None, feed.consistency)
-        return step, [feed.maker.made(step, lens, begin) for lens in lenses]
-    except EskerError as problem:
+    except Exception as problem:
+        return problem
+    return step, [_made(feed, step, lens, begin) for lens in lenses]
+
+
+def _made(feed: Feed, step: Step, lens: Lens, begin: int) -> Made | Exception:
+    try:
+        return feed.maker.made(step, lens, begin)
+    except Exception as problem:
         return problem
 
 
 def has_more(feed: Feed) -> bool:
     try:
         return end_of(feed.topic._view(feed.number), feed.consistency) > feed.at
-    except EskerError:
+    except Exception:
         return True  # whoever reads it is told
 
 

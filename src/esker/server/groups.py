@@ -71,7 +71,7 @@ async def list_groups(call: Call) -> Reply:
         names = [wanted] if wanted is not None else [
             name for name in store if principal.may("read", name)
         ]  # fmt: skip
-        return [_told(call, each) for each in groups_of([store[name] for name in names])]
+        return [_told(call, store, each) for each in groups_of([store[name] for name in names])]
 
     return Reply(wire.Groups(await call.app.run(found)))
 
@@ -128,11 +128,11 @@ def _names(call: Call) -> tuple[str, str]:
 def _state(call: Call, store: Store, topic: str, group: str) -> wire.GroupState:
     for status in groups_of([existing(known(store, topic), group)]):
         if status.name == group:
-            return _told(call, status)
+            return _told(call, store, status)
     raise GroupNotFound(f"no group {group!r} reads topic {topic!r}")
 
 
-def _told(call: Call, status: GroupStatus) -> wire.GroupState:
+def _told(call: Call, store: Store, status: GroupStatus) -> wire.GroupState:
     shards = [
         wire.GroupShard(
             each.shard, each.cursor, each.end, each.records, each.seconds, each.generation,
@@ -144,7 +144,7 @@ def _told(call: Call, status: GroupStatus) -> wire.GroupState:
         lags.ShardLag(each.shard, each.cursor, each.end, each.records, each.seconds)
         for each in status.shards
     )
-    rates = call.app.rooms.members.rates(status.topic, status.name)
+    rates = call.app.rooms.members.rates(store, status.topic, status.name)
     lag = rates.told(
         lags.Lag(status.topic, status.name, behind), call.app.clock.monotonic()
     )  # fmt: skip

@@ -2,9 +2,10 @@
 
 For each shard that somebody watches there is one `Feed`, with one place in the log. A writer wakes
 it; its topic is dirty then, and waits in the ready set (scheduler/) for its turn. When that comes,
-what is new is read and turned into frames, both once, in the pool of threads; then the frames are
-written to all who are *live*, that is at the feed's place. So the cost of a record is that of
-reading it, and of one write for each who wants it.
+what is new is read and turned into frames, both once; then the frames are written to all who are
+*live*, that is at the feed's place. So the cost of a record is that of reading it, and of one write
+for each who wants it. Reading is for the pool of threads; of up to four shards that got a little
+just now (`Feed.fresh`), which is still in memory, it is done on the loop, without asking a thread.
 
 Who is not at the feed's place, because he has just come or could not take more for a while, reads
 by himself from where he is, in a task of his own (`_pump`), until he is there and joins the others.
@@ -35,12 +36,14 @@ from esker.scheduler.governor import RETRY_SECONDS, SAMPLE_SECONDS, Governor
 from esker.scheduler.priority import band_of
 from esker.scheduler.ready import ReadySet, Turn
 from esker.server import cursor, faults, frames
+from esker.server.beats import Beats
 from esker.server.cursor import Place, Places
 from esker.server.faults import Fault
-from esker.server.feed import Feed, Spot, has_more, look, reading, rules, step_of
+from esker.server.feed import Feed, Spot, look, reading, rules, step_of
 from esker.server.frames import Lens, Made, Maker, Step
 from esker.server.latency import Stages
-from esker.server.stream import KEY_ENDED, EventStream, Interest, Stream
+from esker.server.missing import Missing
+from esker.server.stream import EventStream, Interest, Stream
 
 if TYPE_CHECKING:
     from esker.server.app import App
@@ -49,9 +52,8 @@ LOG: Final = logging.getLogger("esker.server")
 TOGETHER: Final = 16  # topics that are read in one go
 FRESH: Final = 4  # shards with a few new records: they are read on the spot
 READS: Final = 2  # of those who are not live, at once
-POLL_SECONDS: Final = 0.02  # how often a shard is looked at that another process may write
 PAUSE_SECONDS: Final = 0.005
-SHARDS_MAX: Final = 512  # of one stream: the cursor of them all must fit into a header
+UNFORESEEN: Final = "the server failed; its log says why"
 DONE: Final = asyncio.CancelledError
 
 
@@ -71,7 +73,8 @@ class Hub:
         self.stages = Stages()
         self._priorities: dict[str, float | None] = {}
         self._rules = rules(app.settings.priorities)
-        self._missing: set[Interest] = set()
+        self.missing = Missing(self)
+        self.beats = Beats(self)
         self._slow: set[Stream] = set()  # those with a task
         self._spawned: set[asyncio.Task[None]] = set()
         self._work = asyncio.Event()
@@ -85,7 +88,8 @@ class Hub:
         """Begin to deliver; on the loop."""
         self._loop = asyncio.get_running_loop()
         self._tasks = [
-            self._loop.create_task(each) for each in (self._drain(), self._tick(), self._poll())
+            self._loop.create_task(each)
+            for each in (self._drain(), self.beats.tick(), self.beats.poll())
         ]
 
     async def close(self) -> None:
@@ -94,11 +98,12 @@ class Hub:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._end(list(self.streams), "bye", {"reason": "the server stops"})
+        await self.end(list(self.streams), "bye", {"reason": "the server stops"})
         for stream in list(self.streams):
             self.leave(stream)
 
-    async def _end(self, streams: Iterable[Stream], name: str, told: dict[str, Any]) -> None:
+    async def end(self, streams: Iterable[Stream], name: str, told: dict[str, Any]) -> None:
+        """Tell them this, and no more."""
         ends = [stream.finish(frames.event(name, told, stream.form)) for stream in streams]
         await asyncio.gather(*ends, return_exceptions=True)
 
@@ -170,16 +175,16 @@ class Hub:
     def watch(self, stream: Stream, spots: Iterable[Spot], lens: Lens) -> None:
         """Send a stream these, too; `find` has found them."""
         for spot in spots:
-            interest = Interest(stream, spot.name, spot.shard, spot.at, lens, spot.gap)
+            interest = Interest(stream, spot.name, spot.shard, spot.at, lens, spot.gap, spot.asked)
             stream.interests.append(interest)
             if spot.topic is None:
-                self._missing.add(interest)
+                self.missing.add(interest)
                 interest.piece = spot.piece
                 if isinstance(spot.gap, Place) and spot.gap.epoch:  # he knew one that was here
                     maker = Maker(spot.name, spot.gap.epoch, spot.shard)
                     stream.enqueue(interest, maker.deleted(spot.at, lens.form))
             else:
-                self._attach(interest, spot.topic)
+                self.attach(interest, spot.topic)
                 self.consumed(spot.name)
         if len(stream.interests) > 1:
             for interest in stream.interests:
@@ -190,7 +195,7 @@ class Hub:
     def unwatch(self, interest: Interest) -> None:
         """Send a stream nothing more of this."""
         self._rest(interest)
-        self._missing.discard(interest)
+        self.missing.discard(interest)
         stream = interest.stream
         if stream.queue is not None:
             for entry in [each for each in stream.queue if each[0] is interest]:
@@ -225,21 +230,27 @@ class Hub:
         if found is not None:
             return found
         hashed = cursor.hash_of(name)
-        left = {number: place for (each, number), place in known.items() if each == hashed}
+        left = {
+            number: place for (each, number), place in known.items()
+            if each == hashed and shard in (None, number)
+        }  # fmt: skip
         if not left and not lenient:
             raise TopicNotFound(f"no topic {name!r}")
         return [
-            Spot(None, name, number, place.offset, place, cursor.piece(hashed, number, *place))
+            Spot(
+                None, name, number, place.offset, place, cursor.piece(hashed, number, *place), shard
+            )
             for number, place in (left or {shard or 0: Place(0, 0)}).items()
         ]
 
-    def _attach(self, interest: Interest, topic: Topic) -> None:
+    def attach(self, interest: Interest, topic: Topic) -> None:
+        """It gets what is in this topic."""
         shards = self.feeds.setdefault(topic.name, {})
         place = (interest.shard, interest.lens.strong)
         feed = shards.get(place)
         if feed is not None and feed.topic is not topic:
             del shards[place]
-            self._failed(feed, TopicNotFound("there is another one of its name"))
+            self.failed(feed, TopicNotFound("there is another one of its name"))
             feed = None
         if feed is None:
             feed = self.feeds.setdefault(topic.name, shards)[place] = Feed(
@@ -317,8 +328,11 @@ class Hub:
         made_at = monotonic()
         self.stages.took("make", made_at - began)
         for (feed, begin, lenses), found in zip(work, done, strict=True):
-            if isinstance(found, EskerError):
-                self._failed(feed, found)
+            if not feed.users:  # let go while it was read, which has armed it again
+                feed.disarm()
+                continue
+            if isinstance(found, Exception):
+                self.failed(feed, found)
                 continue
             if found is None:
                 continue
@@ -332,10 +346,16 @@ class Hub:
         for turn in turns:
             feeds = self.feeds.get(turn.topic, {}).values()
             self.ready.served(turn, costs.get(turn.topic, 0), any(feed.dirty for feed in feeds))
+        self.stir()
+
+    def stir(self) -> None:
+        """Whoever waits for his turn is served now, if he may be."""
         if len(self.ready):
             self._work.set()
 
-    def _deliver(self, feed: Feed, begin: int, step: Step, made: dict[Lens, Made]) -> None:
+    def _deliver(
+        self, feed: Feed, begin: int, step: Step, made: dict[Lens, Made | Exception]
+    ) -> None:
         """Hand out what was read. Everybody who is live is at `begin`, or ahead of it."""
         feed.at = step.next
         if step.records:
@@ -347,6 +367,12 @@ class Hub:
                 for interest in list(live):
                     if interest.at < step.next:
                         self._behind(interest)
+                continue
+            if isinstance(seen, Exception):
+                self.fails({each.stream: None for each in live}, seen, feed.name)
+                feed.live.pop(lens)  # it is not made for them again
+                for interest in live:
+                    interest.live = False
                 continue
             given, chunk, records = seen
             written = 0
@@ -409,7 +435,8 @@ class Hub:
                 interest.feed.live.pop(interest.lens, None)
         interest.live = False
 
-    def _failed(self, feed: Feed, problem: EskerError) -> None:
+    def failed(self, feed: Feed, problem: Exception) -> None:
+        """It cannot be read, or its topic is no more."""
         users = [
             interest
             for stream in list(self.streams)
@@ -420,8 +447,7 @@ class Hub:
             for interest in users:
                 self._lose(interest)
             return
-        LOG.warning("watching %s: %s", feed.name, problem)
-        self._spawn(self._broken({each.stream: None for each in users}, problem, feed.name))
+        self.fails({each.stream: None for each in users}, problem, feed.name)
 
     def _lose(self, interest: Interest) -> None:
         """The topic was deleted. There may be another one of its name some day."""
@@ -435,14 +461,24 @@ class Hub:
         interest.feed = None
         interest.caught = False
         self._let_go(feed)
-        self._missing.add(interest)
+        self.missing.add(interest)
         self._push(stream)
 
-    async def _broken(self, streams: Iterable[Stream], problem: EskerError, name: str) -> None:
-        fault = faults.fault_of(problem)
+    def fails(self, streams: Iterable[Stream], problem: Exception, name: str) -> None:
+        """They cannot be sent what they want of this topic: they are told so, and end."""
+        if isinstance(problem, EskerError | Fault):
+            LOG.warning("watching %s: %s", name, problem)
+        else:
+            LOG.error("watching %s", name, exc_info=problem)
+        self.spawn(self._broken(streams, problem, name))
+
+    async def _broken(self, streams: Iterable[Stream], problem: Exception, name: str) -> None:
+        if isinstance(problem, EskerError):
+            problem = faults.fault_of(problem)
+        fault = problem if isinstance(problem, Fault) else Fault("internal", UNFORESEEN)
         if fault.code in faults.DAMAGE:
             self.app.audit.tell(fault.code, topic=name)
-        await self._end(streams, "error", {"code": fault.code, "message": fault.message})
+        await self.end(streams, "error", {"code": fault.code, "message": fault.message})
 
     # ---- streams that are not live -------------------------------------------------------
 
@@ -480,10 +516,10 @@ class Hub:
             if not stream.gone and not self.app.stopping.is_set():
                 LOG.warning("a stream ends: %s", problem)
                 await self._broken([stream], problem, name)
-        except Exception:
+        except Exception as problem:
             if not stream.gone:
                 LOG.exception("a stream ends")
-                stream.abort()
+                await self._broken([stream], problem, name)
         finally:
             stream.task = None
             self._slow.discard(stream)
@@ -536,126 +572,10 @@ class Hub:
         if not feed.armed:
             self.mark(feed)  # what came meanwhile is read, and the writer will wake it
 
-    # ---- now and then --------------------------------------------------------------------
+    # ---- tasks ---------------------------------------------------------------------------
 
-    async def _tick(self) -> None:
-        """Ten times a second: the governor looks. Once a second: who may not stay is sent away."""
-        clock = self.app.clock
-        beats, due = 0, clock.monotonic()
-        while True:
-            late = max(0.0, clock.monotonic() - due)
-            if late > 0.001:
-                self.governor.waited(late)  # the loop itself was not there in time
-            due = clock.monotonic() + SAMPLE_SECONDS
-            try:
-                self._sample()
-                self._find_gone()
-                if beats % 2 == 0 and self._missing:
-                    await self._find_missing()
-                if beats % 10 == 0:
-                    await self._look_after(beats // 10)
-            except DONE:
-                raise
-            except Exception:
-                if not self.app.stopping.is_set():
-                    LOG.exception("delivery failed")
-            beats += 1
-            with contextlib.suppress(TimeoutError):
-                left = max(0.001, due - clock.monotonic())
-                await asyncio.wait_for(self.app.stopping.wait(), left)
-            if self.app.stopping.is_set():
-                self._spawn(self.close())
-                return
-
-    def _sample(self) -> None:
-        busy = 0.0
-        with contextlib.suppress(Fault):
-            busy = self.app.store.under_way / THREADS
-        self.governor.sample(len(self.ready), busy)
-        self.pressed()
-        if len(self.ready):
-            self._work.set()  # also those that rested, or have risen meanwhile
-
-    def _find_gone(self) -> None:
-        for shards in list(self.feeds.values()):
-            for feed in list(shards.values()):
-                if feed.gone:
-                    self._failed(feed, TopicNotFound("it was deleted"))
-
-    async def _find_missing(self) -> None:
-        """Topics that were not there, and now are."""
-        waiting = {each.name for each in self._missing}
-        found = await self.app.run(lambda store: [name for name in waiting if name in store])
-        for name in found:
-            for interest in [each for each in self._missing if each.name == name]:
-                await self._found(interest)
-
-    async def _found(self, interest: Interest) -> None:
-        name, shard, place = interest.name, interest.shard, interest.gap
-        known: Places = {}
-        if place is not None and place.epoch:
-            # what was dropped before it was sent has to be told as missing, too
-            offset = min(place.offset, interest.at)
-            known[cursor.hash_of(name), shard] = Place(place.epoch, offset)
-        # all shards, if nobody knew how many it would have
-        which = shard if known else None
-        spots = await self.app.run(lambda store: look(store, name, "earliest", which, known))
-        if spots is None or interest not in self._missing:
-            return
-        self._missing.discard(interest)
-        for at in spots:
-            if at.shard == shard and at.topic is not None:
-                interest.at, interest.gap = at.at, at.gap
-                self._attach(interest, at.topic)
-        others = [each for each in spots if each.shard != shard]
-        self.watch(interest.stream, others, interest.lens)
-
-    async def _look_after(self, second: int) -> None:
-        settings, now = self.app.settings, self.app.clock.monotonic()
-        rhythm = max(1, round(settings.heartbeat_seconds))
-        beat = f": hb {self.app.clock.now_us() // 1000}\n\n".encode()
-        sent_away: list[Stream] = []
-        for stream in list(self.streams):
-            if stream.gone:
-                stream.abort()
-            elif not getattr(stream.principal, "alive", True):
-                sent_away.append(stream)
-            elif stream.task is None:
-                if stream.open and (second + id(stream) // 64) % rhythm == 0:  # not all at once
-                    stream.write(beat)
-            elif not stream.waits or stream.sent != stream.seen:
-                stream.seen, stream.since = stream.sent, now
-            elif now - stream.since > settings.stall_seconds:
-                stream.abort()
-        if sent_away:
-            await self._end(sent_away, "error", KEY_ENDED)
-
-    async def _poll(self) -> None:
-        """Look at shards that no writer of this process would wake."""
-        clock, pause = self.app.clock, POLL_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            feeds = [
-                feed
-                for shards in self.feeds.values()
-                for feed in shards.values()
-                if feed.polled and feed.live and not feed.dirty
-            ]
-            if not feeds:
-                pause = POLL_SECONDS
-                continue
-            began = clock.monotonic()
-            try:
-                for feed in await self._moved(feeds):
-                    self.mark(feed)
-            except (EskerError, Fault):
-                continue  # the store is about to be closed
-            pause = max(POLL_SECONDS, 10 * (clock.monotonic() - began))
-
-    async def _moved(self, feeds: list[Feed]) -> list[Feed]:
-        return await self.app.run(lambda _: [feed for feed in feeds if has_more(feed)])
-
-    def _spawn(self, work: Any) -> None:
+    def spawn(self, work: Any) -> None:
+        """Have this done by somebody else."""
         assert self._loop is not None
         task = self._loop.create_task(work)
         self._spawned.add(task)

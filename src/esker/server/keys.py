@@ -88,7 +88,7 @@ class Account:
     def __init__(self, id: str) -> None:
         self.id = id
         self.alive = True
-        self.calls: dict[asyncio.Task[object], bool] = {}  # and whether it is a stream
+        self.calls: dict[asyncio.Task[object], bool] = {}  # and whether it may end at once
         self.ended: set[asyncio.Task[object]] = set()  # those that its end has cancelled
         self.tokens = -1.0  # of the bucket that its rate fills; -1 is a bucket never looked at
         self.at = 0.0

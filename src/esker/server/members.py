@@ -42,7 +42,11 @@ class Seat:
 
 
 class Members:
-    """All seats of a server. Called in the store's pool of threads, under the store's lock."""
+    """All seats of a server. Called in the store's pool of threads.
+
+    The store's lock guards its two tables, and not what is in them: a group is opened and closed
+    without it.
+    """
 
     def __init__(self, most: int, session: float) -> None:
         self._most = most
@@ -120,12 +124,13 @@ class Members:
         ]  # fmt: skip
         return [self._seats.pop(name) for name in late]
 
-    def rates(self, topic: str, group: str) -> Rates:
+    def rates(self, store: Store, topic: str, group: str) -> Rates:
         """What is remembered of the last look at a group."""
-        found = self._rates.pop((topic, group), None) or Rates()
-        while len(self._rates) >= RATES_MAX:
-            del self._rates[next(iter(self._rates))]
-        self._rates[topic, group] = found
+        with store._lock:
+            found = self._rates.pop((topic, group), None) or Rates()
+            while len(self._rates) >= RATES_MAX:
+                del self._rates[next(iter(self._rates))]
+            self._rates[topic, group] = found
         return found
 
 

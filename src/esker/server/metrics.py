@@ -19,6 +19,25 @@ from esker.version import VERSION
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 BANDS: Final = ("0", "1", "2", "3", "4")
 
+_OF_HUB: Final = (
+    ("queued", "esker_stream_queue_bytes", "What waits for clients"),
+    ("feeds", "esker_feeds", "Shards that are watched"),
+    ("deliveries", "esker_delivered_records_total", "Records sent to clients"),
+    ("frames", "esker_delivered_frames_total", "Events and messages sent to clients"),
+    ("bytes", "esker_delivered_bytes_total", "Bytes sent to clients"),
+    ("records", "esker_drained_records_total", "Records read for all who watch"),
+    ("drains", "esker_drains_total", "Turns of dirty topics"),
+    ("lagging", "esker_lagging_total", "Times that a client did not keep up"),
+    ("appends", "esker_appends_under_way", "Appends that are being done"),
+    ("refused", "esker_throttled_total", "Appends refused by a saturated server"),
+    ("pressure", "esker_pressure_ratio", "How hard pressed the server is"),
+    ("rung", "esker_pressure_rung", "How high on the ladder, from 0 to 4"),
+    ("latency", "esker_schedule_seconds", "How long dirty topics wait, on average"),
+    ("coalesce", "esker_coalesce_seconds", "The window in which records go out together"),
+    ("commit_window", "esker_commit_window_seconds", "The widened commit window; 0 if it is not"),
+    ("deferring", "esker_deferring", "Whether push of the lowest band rests"),
+)
+
 
 async def metrics(call: Call) -> Reply:
     """Everything that is counted."""
@@ -86,94 +105,26 @@ def _server(text: Text, call: Call) -> None:
 
 def _delivery(text: Text, call: Call) -> None:
     hub = call.app.hub
-    governor = hub.governor
-    kinds: dict[str, int] = {"sse": 0, "websocket": 0}
-    waiting = 0
+    kinds = {"sse": 0, "websocket": 0}
     for stream in hub.streams:
         kinds["sse" if stream.form == "sse" else "websocket"] += 1
-        waiting += stream.queued
-    counts = hub.counts
-    text.add(
-        "esker_streams",
-        "gauge",
-        "Clients that watch",
-        [({"kind": kind}, number) for kind, number in kinds.items()],
-    )
-    text.add(
-        "esker_watches_made",
-        "gauge",
-        "Watches that were made and not yet forgotten",
-        [({}, len(call.app.sessions))],
-    )
-    text.add("esker_stream_queue_bytes", "gauge", "What waits for clients", [({}, waiting)])
-    text.add(
-        "esker_feeds", "gauge", "Shards that are watched", [({}, sum(map(len, hub.feeds.values())))]
-    )
-    text.add(
-        "esker_delivered_records_total",
-        "counter",
-        "Records sent to clients",
-        [({}, counts["deliveries"])],
-    )
-    text.add(
-        "esker_delivered_frames_total",
-        "counter",
-        "Events and messages sent to clients",
-        [({}, counts["frames"])],
-    )
-    text.add(
-        "esker_delivered_bytes_total", "counter", "Bytes sent to clients", [({}, counts["bytes"])]
-    )
-    text.add(
-        "esker_drained_records_total",
-        "counter",
-        "Records read for all who watch",
-        [({}, counts["records"])],
-    )
-    text.add("esker_drains_total", "counter", "Turns of dirty topics", [({}, counts["drains"])])
-    text.add(
-        "esker_lagging_total",
-        "counter",
-        "Times that a client did not keep up",
-        [({}, counts["lagging"])],
-    )
-    text.add("esker_appends_under_way", "gauge", "Appends that are being done", [({}, hub.appends)])
-    text.add(
-        "esker_throttled_total",
-        "counter",
-        "Appends refused by a saturated server",
-        [({}, counts["refused"])],
-    )
-    text.add(
-        "esker_ready_topics",
-        "gauge",
-        "Dirty topics that wait for their turn, by band",
-        [({"band": band}, size) for band, size in zip(BANDS, hub.ready.sizes(), strict=True)],
-    )
-    text.add(
-        "esker_pressure_ratio", "gauge", "How hard pressed the server is", [({}, governor.pressure)]
-    )
-    text.add(
-        "esker_pressure_rung", "gauge", "How high on the ladder, from 0 to 4", [({}, governor.rung)]
-    )
-    text.add(
-        "esker_schedule_seconds",
-        "gauge",
-        "How long dirty topics wait, on average",
-        [({}, governor.latency)],
-    )
-    text.add(
-        "esker_coalesce_seconds",
-        "gauge",
-        "The window in which records go out together",
-        [({}, governor.coalesce)],
-    )
-    text.add(
-        "esker_commit_window_seconds",
-        "gauge",
-        "The widened commit window; 0 if it is not",
-        [({}, governor.commit_window or 0.0)],
-    )
+    text.add("esker_streams", "gauge", "Clients that watch",
+             [({"kind": kind}, number) for kind, number in kinds.items()])  # fmt: skip
+    text.add("esker_watches_made", "gauge", "Watches that were made and not yet forgotten",
+             [({}, len(call.app.sessions))])  # fmt: skip
+    governor = hub.governor
+    values = {
+        **hub.counts, "feeds": sum(map(len, hub.feeds.values())), "appends": hub.appends,
+        "queued": sum(stream.queued for stream in hub.streams), "pressure": governor.pressure,
+        "rung": governor.rung, "latency": governor.latency, "coalesce": governor.coalesce,
+        "commit_window": governor.commit_window or 0.0, "deferring": int(governor.deferring),
+    }  # fmt: skip
+    for key, name, says in _OF_HUB:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        text.add(name, kind, says, [({}, values[key])])
+    sizes = zip(BANDS, hub.ready.sizes(), strict=True)
+    text.add("esker_ready_topics", "gauge", "Dirty topics that wait for their turn, by band",
+             [({"band": band}, size) for band, size in sizes])  # fmt: skip
     text.add(
         "esker_stage_seconds",
         "histogram",
@@ -181,11 +132,5 @@ def _delivery(text: Text, call: Call) -> None:
         [line for stage, times in hub.stages.times.items()
          for line in gauges.histogram(times, stage=stage)],
     )  # fmt: skip
-    text.add(
-        "esker_stage_budget_seconds",
-        "gauge",
-        "What each stage may take",
-        [({"stage": stage}, seconds) for stage, seconds in BUDGET.items()],
-    )
-    text.add("esker_deferring", "gauge", "Whether push of the lowest band rests",
-             [({}, int(governor.deferring))])  # fmt: skip
+    text.add("esker_stage_budget_seconds", "gauge", "What each stage may take",
+             [({"stage": stage}, seconds) for stage, seconds in BUDGET.items()])  # fmt: skip

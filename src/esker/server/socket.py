@@ -42,8 +42,7 @@ from esker.server.call import Call, Receive, Reply, Send
 from esker.server.depth import check_depth
 from esker.server.faults import Fault
 from esker.server.feed import Spot
-from esker.server.hub import SHARDS_MAX
-from esker.server.stream import KEY_ENDED, SocketStream
+from esker.server.stream import KEY_ENDED, SHARDS_MAX, SocketStream
 from esker.server.wire_live import Answer, Ping, Publish, Subscribe, Unsubscribe
 
 LOG: Final = logging.getLogger("esker.server")

@@ -30,20 +30,25 @@ SSE_FRAMES: Final = 1_024
 SOCKET_MESSAGES: Final = 4
 QUEUE_BYTES: Final = 1 << 20
 FAREWELL_SECONDS: Final = 0.5
+SHARDS_MAX: Final = 512  # of one stream: the cursor of them all must fit into a header
 KEY_ENDED: Final = {"code": "unauthorized", "message": "the key is no longer valid"}
 
 
 class Interest:
     """A shard of a topic that a stream wants."""
 
-    __slots__ = ("at", "caught", "feed", "gap", "lens", "live", "name", "piece", "shard", "stream")
+    __slots__ = (
+        "asked", "at", "caught", "feed", "gap", "lens", "live", "name", "piece", "shard", "stream",
+    )  # fmt: skip
 
     def __init__(
-        self, stream: Stream, name: str, shard: int, at: int, lens: Lens, gap: Any = None
-    ) -> None:
+        self, stream: Stream, name: str, shard: int, at: int, lens: Lens, gap: Any = None,
+        asked: int | None = None,
+    ) -> None:  # fmt: skip
         self.stream = stream
         self.name = name
         self.shard = shard
+        self.asked = asked  # the shard that is wanted of the topic; None: all that it has
         self.at = at  # what is before it was sent, or is queued
         self.lens = lens
         self.gap = gap  # to be told first

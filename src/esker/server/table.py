@@ -1,7 +1,7 @@
 """Every route, once. Routing, scopes, the OpenAPI document and the tests of access are made of it.
 
     method, path    names in braces are one segment of the path, percent-decoded once
-    scope           what a key must be allowed; "" for the few that anybody may ask
+    scope           what a key must be allowed; None for the few that anybody may ask
     names           where names of topics occur: each must begin with one of the key's prefixes
     query           what may follow the question mark, as a struct; anything else is refused
     body            what the body is, as a struct; RAW if the handler reads it itself

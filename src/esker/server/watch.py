@@ -42,9 +42,8 @@ from esker.server.codec import EVENTS, UNBUFFERED
 from esker.server.faults import Fault
 from esker.server.feed import Spot
 from esker.server.frames import Lens
-from esker.server.hub import SHARDS_MAX
 from esker.server.records import known
-from esker.server.stream import EventStream
+from esker.server.stream import SHARDS_MAX, EventStream
 from esker.server.wire_live import TOPICS_MAX, WatchTopic
 
 RETRY: Final = b"retry: 2000\n\n"

@@ -83,20 +83,19 @@ class Stream:
     async def run(self) -> AsyncIterator[bytes]:
         """Its bytes, until the client goes or the server stops."""
         call = self._call
-        gone = asyncio.ensure_future(call.gone())
         stopping = asyncio.ensure_future(call.app.stopping.wait())
         claiming: asyncio.Future[list[Job]] | None = None
         try:
             yield b": esker work\n\n"
             self._beat_at = self._loop.time() + self._rhythm
-            while not gone.done() and not stopping.done():
+            while not stopping.done():
                 for lost in self._late():
                     yield event("lost", lost)
                 room = call.query.max - len(self._held)
                 if claiming is None and room > 0:
                     claiming = asyncio.ensure_future(self._claim(room))
                 changed = asyncio.ensure_future(self._changed.wait())
-                waiting: list[asyncio.Future[Any]] = [gone, stopping, changed]
+                waiting: list[asyncio.Future[Any]] = [stopping, changed]
                 if claiming is not None:
                     waiting.append(claiming)
                 try:
@@ -120,10 +119,9 @@ class Stream:
                 if self._loop.time() >= self._beat_at:
                     self._beat_at = self._loop.time() + self._rhythm
                     yield b": heartbeat\n\n"
-            if not gone.done():
-                yield event("bye", {"reason": "the server stops"})
+            yield event("bye", {"reason": "the server stops"})
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._end(gone, stopping, claiming)))
+            await asyncio.shield(asyncio.ensure_future(self._end(stopping, claiming)))
 
     async def _claim(self, room: int) -> list[Job]:
         """The next jobs; while its key has as many in hand as it may, there are none."""
@@ -132,10 +130,9 @@ class Stream:
             room, self._lease, PATIENCE_SECONDS, "raise", key, patient=True
         )
 
-    async def _end(self, gone: Any, stopping: Any, claiming: Any) -> None:
+    async def _end(self, stopping: Any, claiming: Any) -> None:
         """Give everything back."""
-        for each in (gone, stopping):
-            each.cancel()
+        stopping.cancel()
         if claiming is not None:
             claiming.cancel()
             with suppress(asyncio.CancelledError, EskerError, Fault):
