@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -173,7 +172,7 @@ async def claim(call: Call) -> Reply:
 
 
 async def claimed(call: Call, desk: Desk, body: wire.Claim) -> list[Job]:
-    """What a claim gets; if its client goes away meanwhile, it is given back."""
+    """What a claim gets; if its client goes away meanwhile, or its key ends, it is given back."""
     gone = asyncio.ensure_future(call.gone())
     claiming = asyncio.ensure_future(
         desk.claim(body.max, body.lease, body.wait, body.gaps, call.principal.id)
@@ -181,15 +180,14 @@ async def claimed(call: Call, desk: Desk, body: wire.Claim) -> list[Job]:
     try:
         await asyncio.wait((claiming, gone), return_when=asyncio.FIRST_COMPLETED)
         if not claiming.done():
-            claiming.cancel()
-            with suppress(asyncio.CancelledError):
-                await claiming
             raise Disconnected
-        return claiming.result()
-    finally:
         gone.cancel()
-        with suppress(asyncio.CancelledError):
-            await gone
+        await asyncio.wait((gone,))
+        return claiming.result()
+    except BaseException:  # its end among them, also when jobs were found already
+        gone.cancel()
+        await desk.undo(claiming)
+        raise
 
 
 def job_out(call: Call, queue: Queue, job: Job, values: codec.Values, headers: bool) -> wire.JobOut:
