@@ -249,7 +249,8 @@ class App:
         """The body, if it is not the handler's to read, and the handler."""
         body = call.route.body
         if body is not None and body is not RAW:
-            call.body = decoded(await call.read(), body)
+            data = await call.read()
+            call.body = await call.apart(data, lambda: decoded(data, body))
             self._check(call, ("body",))
         return await self.handlers[call.route](call)
 

@@ -279,12 +279,12 @@ _HEADERS: Final = msgspec.json.Decoder(dict[str, str | Base64] | None)
 _HEADERS_TEXT: Final = 6 * HEADERS_BYTES_MAX + 32 * HEADERS_MAX
 
 
-class _Something(msgspec.Struct, gc=False):
+class Something(msgspec.Struct, gc=False):
     """An object of which only matters that it is one."""
 
 
-_SOMETHINGS: Final = msgspec.json.Decoder(list[_Something])
-_SOMETHING: Final = msgspec.json.Decoder(_Something)
+SOMETHINGS: Final = msgspec.json.Decoder(list[Something])
+_SOMETHING: Final = msgspec.json.Decoder(Something)
 _LINE: Final = msgspec.json.Decoder(Undecoded)
 _AT_BYTE: Final = re.compile(r"JSON is malformed: .*\(byte (\d{1,9})\)")
 
@@ -295,7 +295,7 @@ def records_in(data: bytes | Raw, limit: int) -> list[Any]:
     Records that are decoded take many times the room of `{}`, so they are counted before.
     """
     if bytes(data).count(b"{") > limit:
-        check_count(len(_decoded(_SOMETHINGS, data)), limit)
+        check_count(len(_decoded(SOMETHINGS, data)), limit)
     try:
         texts = _TEXTS.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

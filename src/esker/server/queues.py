@@ -130,7 +130,8 @@ async def put(call: Call) -> Reply:
     """Add jobs; those of one shard as one batch, all or none."""
     body: wire.Jobs = call.body
     queue = await opened(call)
-    records = codec.records_in(body.jobs, call.app.settings.batch_records)
+    most = call.app.settings.batch_records
+    records = await call.apart(body.jobs, lambda: codec.records_in(body.jobs, most))
     began = call.app.clock.monotonic()
     spans = await call.app.run(
         lambda _: queue.put_many(records, delay=body.delay, at=body.at, priority=body.priority)

@@ -26,9 +26,11 @@ from esker.server import codec, interop, wire
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Reply, decoded
 from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
+from esker.server.depth import check_depth
 from esker.server.faults import Fault
 from esker.server.latency import note_waits, timed
 from esker.server.producers import either, produced, producing
+from esker.server.settings import Settings
 from esker.server.sifting import first, matching, wanted_of
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
 from esker.server.waiting import Waiting
@@ -47,11 +49,11 @@ STEP: Final = 1_000  # of them at once, however few are asked for
 async def append(call: Call) -> Reply:
     """Append what the body holds: all of it, or nothing."""
     query: wire.AppendQuery = call.query
-    name, media, data = call.params["topic"], call.media, await call.read()
+    name, media, data = call.params["topic"], call.media, await call.whole()
     key = _one(call.headers.get("idempotency-key"), query.idempotency_key)
     if key is not None:
         key_of(key)  # is refused before anything is made
-    create, limit = query.create, call.app.settings.batch_records
+    create, settings = query.create, call.app.settings
     producer = producing(call)
     records: Any
     event = interop.is_event(call)
@@ -64,16 +66,15 @@ async def append(call: Call) -> Reply:
     if event:
         records = [interop.binary_in(call.headers, data)]
     elif media in (CLOUD_EVENT, CLOUD_EVENTS):
-        records = interop.events_in(data, media)
+        records = await call.apart(data, lambda: _events_in(data, media, settings))
     elif media == JSON:
-        body: wire.Append = decoded(data, wire.Append)
-        records = codec.records_in(body.records, limit)
+        body, records = await call.apart(data, lambda: json_in(data, settings))
         key, create = _one(key, body.idempotency_key), create and body.create
         producer = either(producer, body)
     elif media == NDJSON:
-        records = codec.lines_in(data, limit)
+        records = await call.apart(data, lambda: _lines_in(data, settings))
     elif media == ARROW:
-        records = await call.app.run(lambda _: arrow_in(data, call.app.settings.body_bytes))
+        records = await call.app.run(lambda _: arrow_in(data, settings.body_bytes))
         if query.atomic or key is not None or producer is not None:
             table = records
             records = await call.app.run(lambda _: codec.records_of(table))
@@ -138,6 +139,23 @@ def _one(first: str | None, second: str | None) -> str | None:
     if first is not None and second is not None and first != second:
         raise Fault("invalid_request", "two different idempotency keys are given")
     return first if first is not None else second
+
+
+def json_in(data: bytes, settings: Settings) -> tuple[wire.Append, list[Any]]:
+    """A body of JSON, and its records as `append_many` takes them."""
+    check_depth(data, settings.json_depth)
+    body: wire.Append = decoded(data, wire.Append)
+    return body, codec.records_in(body.records, settings.batch_records)
+
+
+def _lines_in(data: bytes, settings: Settings) -> list[Any]:
+    check_depth(data, settings.json_depth)
+    return codec.lines_in(data, settings.batch_records)
+
+
+def _events_in(data: bytes, media: str, settings: Settings) -> list[Any]:
+    check_depth(data, settings.json_depth)
+    return interop.events_in(data, media, settings.batch_records)
 
 
 _OF_BYTES: Final = frozenset({"esker-key", "esker-tag", "esker-node"})

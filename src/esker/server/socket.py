@@ -127,7 +127,8 @@ class Talk:
         head, body, message = b"", None, None
         try:
             head, body = frames.unbinary(data) if binary else (data, None)
-            check_depth(head, self._call.app.settings.json_depth)
+            most = self._call.app.settings.json_depth
+            await self._call.apart(head, lambda: check_depth(head, most))
             message = _MESSAGE.decode(head)
             request = message.request_id
             answer = await self._do(message, body)
@@ -230,7 +231,8 @@ class Talk:
                 return table
             records = await app.run(lambda _: codec.records_of(table))
         else:
-            records = codec.records_in(message.records, settings.batch_records)
+            given, most = message.records, settings.batch_records
+            records = await self._call.apart(given, lambda: codec.records_in(given, most))
         return [each if isinstance(each, Record) else Record(each) for each in records]
 
     async def _append_or_make(self, message: Publish, records: Any) -> Span | Spans:
