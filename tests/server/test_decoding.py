@@ -1,4 +1,4 @@
-"""Bodies on their way to records: what is counted before it is made, and where."""
+"""Bodies on their way to records: what is counted before, and what is decoded in one go."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as service
 
-from esker.server.call import AT_ONCE
+from esker.errors import EskerError
+from esker.records import Record
+from esker.server import codec, records, wire
+from esker.server.call import AT_ONCE, decoded
 from esker.server.depth import check_depth
+from esker.server.faults import Fault
 from esker.server.run import serving
 from esker.server.settings import Settings
 from tests.server.conftest import JSON, Client
@@ -154,3 +160,99 @@ def test_a_header_of_cloud_events_does_not_hide_how_deep_a_body_is(client: Clien
         answer = client.call("POST", path, body, {**headers, **said})
         assert answer.status == 400, path
         assert "32 levels" in answer.json()["error"]["message"], path
+
+
+# ---- in one go -------------------------------------------------------------------------------
+
+
+def in_steps(data: bytes, settings: Settings) -> tuple[Any, list[Any]]:
+    """As it is decoded where it is not known what it holds."""
+    check_depth(data, settings.json_depth)
+    body = decoded(data, wire.Append)
+    return body, codec.records_in(body.records, settings.batch_records)
+
+
+def outcome(way: Any, data: bytes, settings: Settings) -> Any:
+    try:
+        body, found = way(data, settings)
+    except (Fault, EskerError, UnicodeError) as problem:
+        return type(problem), getattr(problem, "code", ""), str(problem)
+    records = [each if isinstance(each, Record) else Record(each) for each in found]
+    return records, body.idempotency_key, body.create, body.producer, body.sequence
+
+
+def same(data: bytes, settings: Settings | None = None) -> Any:
+    given = settings or Settings(batch_records=4, json_depth=5)
+    found = outcome(records.json_in, data, given)
+    assert found == outcome(in_steps, data, given), data
+    return found
+
+
+ODD = [
+    b"", b"{}", b"[]", b"null", b"7", b'"x"', b"{", b'{"records":', b'{"records":[]}',
+    b'{"records":[]} ', b'{"records":[]}x', b'{"records":null}', b'{"records":{}}',
+    b'{"records":[1]}', b'{"records":[null]}', b'{"records":[{}]}', b'{"records":[{"value":1}]}',
+    b'{"records":[{"value":null}]}', b'{"records":[{"value":"x"}]}',
+    b'{"records":[{"value":"x"}],"more":1}', b'{"records":[{"value":"x","more":1}]}',
+    b'{"records":[{"value":"x","value":"y"}]}', b'{"records":[{"value":"x","value":{}}]}',
+    b'{"records":[{"value":"x"}],"records":[{"value":"y"}]}',
+    b'{"records":[{"value":{}}],"records":[{"value":"y"}]}',
+    b'{"records":[{"value":"y"}],"records":7}', b'{"records":[{"base64":"AA=="}]}',
+    b'{"records":[{"value":"x","base64":"AA=="}]}', b'{"records":[{"value":"x","key":"k"}]}',
+    b'{"records":[{"value":"x","key_base64":"/w=="}]}', b'{"records":[{"value":"x","key":7}]}',
+    b'{"records":[{"value":"x","tag":"t","node":"n","timestamp":7}]}',
+    b'{"records":[{"value":"x","timestamp":7.0}]}',
+    b'{"records":[{"value":"x","timestamp":1e400}]}',
+    b'{"records":[{"value":"x","timestamp":' + b"9" * 30 + b"}]}",
+    b'{"records":[{"value":"x","timestamp":"7"}]}',
+    b'{"records":[{"value":"x","headers":{"a":"b"}}]}',
+    b'{"records":[{"value":"x","headers":null}]}', b'{"records":[{"value":"\\ud800"}]}',
+    b'{"records":[{"value":"x","key":"\\ud800"}]}', b'{"records":[{"value":"\\u0000\\n\\"\\\\"}]}',
+    b'{"records":[{"value":"\xff"}]}', b'{"records":[{"value":"x","key":"\xff"}]}',
+    b'{"records":[{"\xff":"x"}]}', b'\xef\xbb\xbf{"records":[{"value":"x"}]}',
+    b'{"records":[{"value":"x"}],"create":false,"idempotency_key":"k"}',
+    b'{"records":[{"value":"x"}],"create":1}', b'{"records":[{"value":"x"}],"create":null}',
+    b'{"records":[{"value":"x"}],"idempotency_key":"' + b"k" * 1_025 + b'"}',
+    b'{"records":[{"value":"x"}],"producer":"p","sequence":3}',
+    b'{"records":[{"value":"x"}],"sequence":-1}', b'{"records":[{"value":"x"}],"sequence":1.5}',
+    b'{"create":"no","records":[{"value":1,"more":2}]}', b'{"records":[{"value":"x",}]}',
+    b'{"records":[{"value":"x"},]}', b"{'records':[]}", b'{"records":[{"value":"a\nb"}]}',
+    b'{"records":[{"value":"' + b"{" * 9 + b'"}]}', b'{"records":[{"value":"' + b"[" * 9 + b'"}]}',
+    b'{"records":[{"value":"\\\\"},{"value":"{\\""}]}', b'{"records":[{"value":"\\x"}]}',
+    b'{"records":' + b"[" * 9 + b"]" * 9 + b"}", b'{"records":[{"value":[[[1]]]}]}',
+    b'{"records":[{"value":[[1]]}]}', b'{"records":[' + b"[" * 9, b'{"records":' + b"[" * 100_000,
+    b'{"a":' * 100_000, b'{"records":[{"value":"x"}],"a":' + b"[" * 9 + b"]" * 9 + b"}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ODD, ids=lambda data: repr(data[:60]))
+def test_what_is_decoded_in_one_go_is_what_it_is_in_steps(data: bytes) -> None:
+    for most, depth in ((4, 5), (1, 3), (10, 2), (10_000, 1), (10_000, 32)):
+        same(data, Settings(batch_records=most, json_depth=depth))
+
+
+@pytest.mark.parametrize("value", ['"x"', '"{{{"', "{}", "1", "[[]]"])
+def test_the_number_of_records_is_the_same_in_both(value: str) -> None:
+    for count in range(8):
+        record = f'{{"value":{value}}}'
+        found = same(f'{{"records":[{",".join([record] * count)}]}}'.encode())
+        if count > 4:
+            assert found[:2] == (Fault, "batch_too_large")
+        else:
+            assert len(found[0]) == count
+
+
+_PIECES = st.sampled_from(
+    ["[", "]", "{", "}", '"', ",", ":", "\\", " ", "0", "x", "null", "true", '"value"', '"key"',
+     '"records"', '{"value":"x"}', '{"value":1}', ',{"value":"y","key":"k"}', '"timestamp":7',
+     '"headers":{}', "\\u", "d800", "\u00e9", "\x00"]
+)  # fmt: skip
+
+
+@given(st.lists(_PIECES, max_size=12), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2))
+def test_whatever_a_body_holds_both_ways_end_alike(
+    pieces: list[str], most: int, depth: int, frame: int
+) -> None:
+    inner = "".join(pieces)
+    body = (inner, f'{{"records":[{inner}]}}', f'{{"records":[{{"value":"x",{inner}}}]}}')[frame]
+    same(body.encode(), Settings(batch_records=most, json_depth=depth))

@@ -300,6 +300,11 @@ def records_in(data: bytes | Raw, limit: int) -> list[Any]:
         texts = _TEXTS.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return _all_in(_decoded(_RECORDS, data))
+    return texts_in(texts)
+
+
+def texts_in(texts: list[TextIn]) -> list[Any]:
+    """Records whose values are texts, as `append_many` takes them."""
     bare = [
         each.value
         for each in texts

@@ -141,11 +141,32 @@ def _one(first: str | None, second: str | None) -> str | None:
     return first if first is not None else second
 
 
+class _Texts(wire.Append):
+    """A body whose records are texts and what stands beside them: it has no more than three levels.
+
+    So it need not be measured before, and is decoded in one go.
+    """
+
+    records: list[codec.TextIn]  # type: ignore[assignment]
+
+
+_TEXTS: Final = msgspec.json.Decoder(_Texts)
+_LEVELS: Final = 3  # the body, the list, a record
+
+
 def json_in(data: bytes, settings: Settings) -> tuple[wire.Append, list[Any]]:
     """A body of JSON, and its records as `append_many` takes them."""
-    check_depth(data, settings.json_depth)
+    limit, depth = settings.batch_records, settings.json_depth
+    if data.count(b"{") <= limit + 1 and depth >= _LEVELS:
+        try:
+            texts = _TEXTS.decode(data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            pass  # it holds something else, or is wrong: what follows tells what
+        else:
+            return texts, codec.texts_in(texts.records)
+    check_depth(data, depth)
     body: wire.Append = decoded(data, wire.Append)
-    return body, codec.records_in(body.records, settings.batch_records)
+    return body, codec.records_in(body.records, limit)
 
 
 def _lines_in(data: bytes, settings: Settings) -> list[Any]:
