@@ -26,6 +26,7 @@ from esker.engine.store import Store
 from esker.errors import TopicNotFound
 from esker.options import TopicOptions
 from esker.records import Record, Span
+from esker.server.appending import appended
 from esker.server.call import Call, Reply
 from esker.server.codec import BYTES, SOMETHINGS
 from esker.server.durable_read import INERT, NUMBER, PAGE_BYTES, current, instant_us, read, standing
@@ -197,8 +198,7 @@ async def _put(
     if closing:
         made.append(_marked(b"", end))
     entry.stream = None  # until it is known what became of it
-    span = await app.store[name].append_many(made, True)
-    app.rooms.desks.ring(name)
+    span = await appended(call, name, made, create=False)
     now = app.clock.now_us()
     if begins or not isinstance(span, Span) or span.first != stream.upto:  # others were there, too
         given = None if begins else stream

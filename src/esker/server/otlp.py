@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from esker.engine.intake import checking
-from esker.errors import TopicNotFound
 from esker.records import Record
+from esker.server.appending import appended
 from esker.server.call import Call, Reply
 from esker.server.codec import Something, check_count
 from esker.server.faults import Fault
-from esker.server.latency import timed
+from esker.server.latency import took
 from esker.server.wire_rooms import Exported
 
 if TYPE_CHECKING:
@@ -148,19 +147,9 @@ async def logs(call: Call) -> Reply:
 
     await call.app.run(decode)  # which may take a while
     if records:
-        began = call.app.clock.monotonic()
-        try:
-            await _append(call, topic, records)
-        except TopicNotFound:  # deleted under our hands; an exporter would throw them away
-            await _append(call, topic, records)
-        call.times["append"] = (call.app.clock.monotonic() - began) * 1e3
-        call.app.rooms.desks.ring(topic)
+        took(call, "parse", call.app.clock.monotonic() - call.began)
+        await appended(call, topic, records)
     return _reply(proto, refused)
-
-
-async def _append(call: Call, topic: str, records: list[Record]) -> None:
-    async with call.app.with_topic(topic, check=checking(topic, records)):
-        await timed(call, lambda store: store[topic].append_many(records, True))
 
 
 def _reply(proto: Any, refused: list[str]) -> Reply:

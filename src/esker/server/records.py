@@ -9,10 +9,8 @@ import msgspec
 from xxhash import xxh3_64
 
 from esker import positions
-from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
-from esker.engine.intake import checking
 from esker.engine.once import key_of
 from esker.engine.ranges import DELETED, without_holes
 from esker.engine.reader import earliest_of, end_of
@@ -21,15 +19,16 @@ from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import DataGap, InvalidOption, TopicNotFound, nearest
 from esker.options import topic_name
-from esker.records import Gap, Record, Span, Spans
+from esker.records import Gap, Record, Spans
 from esker.server import codec, interop, wire
+from esker.server.appending import appended
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Reply, decoded
 from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
 from esker.server.depth import check_depth
 from esker.server.faults import Fault
-from esker.server.latency import note_waits, timed
-from esker.server.producers import either, produced, producing
+from esker.server.latency import took
+from esker.server.producers import either, producing
 from esker.server.settings import Settings
 from esker.server.sifting import first, matching, wanted_of
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
@@ -39,7 +38,6 @@ from esker.storage.sealed import SealedSegment
 # A page of sealed records is the same for ever, or until they are deleted.
 STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
 CACHED: Final = "private, max-age=86400, immutable"
-TRIES: Final = 4  # at a topic that is deleted again and again
 LOOKS: Final = 200_000  # records that one call looks at for those that are wanted
 STEP: Final = 1_000  # of them at once, however few are asked for
 
@@ -82,57 +80,17 @@ async def append(call: Call) -> Reply:
         records = [_raw(call, data)]
     else:
         raise Fault("unsupported_media_type", f"{media} is not taken here")
-    began = call.app.clock.monotonic()
-    call.times["parse"] = (began - call.began) * 1e3
-    span: Span | Spans
-    for left in range(TRIES)[::-1]:
-        try:
-            if producer is not None:
-                span = await produced(call, name, records, producer, key, create)
-            else:
-                span = await _appended(call, name, records, key, create)
-            break
-        except TopicNotFound:  # deleted under our hands: this is the first record of the next one
-            if not left or not create:
-                raise
-    call.app.rooms.desks.ring(name)
-    took = call.app.clock.monotonic() - began
-    call.times["append"] = took * 1e3
-    stages = call.app.hub.stages
-    stages.took("parse", began - call.began)
-    stages.took("append", took)
+    if key is not None and producer is not None:
+        raise Fault("invalid_request", "give an idempotency key, or a producer and its sequence")
+    took(call, "parse", call.app.clock.monotonic() - call.began)
+    numbered = producer and (producer.producer, query.shard, producer.sequence)
+    span = await appended(
+        call, name, records, wait=query.wait, key=key, create=create, numbered=numbered
+    )
     spans = list(span) if isinstance(span, Spans) else [span]
     told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
     count = sum(each.count for each in told)
     return Reply(wire.Appended(name, count, told if query.returns == "offsets" else []))
-
-
-async def _appended(
-    call: Call, name: str, records: Any, key: str | None, create: bool
-) -> Span | Spans:
-    open_already = call.app.store._topics.get(name)  # or asking would leave a handle behind
-    if open_already is not None and open_already._topic.ready:
-        return await _put(call, open_already, records, key)
-    if await call.app.run(lambda store: name in store):
-        return await _put(call, call.app.store[name], records, key)
-    if not create:
-        raise TopicNotFound(f"no topic {name!r}")
-    async with call.app.room(name, check=checking(name, records)):  # its first record makes it
-        return await _put(call, call.app.store[name], records, key)
-
-
-async def _put(call: Call, topic: AsyncTopic, records: Any, key: str | None) -> Span | Spans:
-    wait, log = call.query.wait, topic._topic
-    if not isinstance(records, list):
-        return await timed(call, lambda _: log.append_arrow(records, wait))
-    if len(records) == 1 and key is None and wait:
-        one = records[0] if isinstance(records[0], Record) else Record(records[0])
-        headers = None if one.headers is None else dict(one.headers)
-        fields = (one.key, one.tag, one.node, headers, one.timestamp)
-        offset, held, synced = await topic._append_timed(one.value, fields, True)
-        note_waits(call, held, synced)
-        return Span(getattr(offset, "shard", 0), int(offset), 1)
-    return await timed(call, lambda _: log.append_many(records, wait, key))
 
 
 def _one(first: str | None, second: str | None) -> str | None:
