@@ -23,7 +23,7 @@ from esker.format import names
 from esker.server import wire_looks as wire
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
-from esker.server.records import _shard, known
+from esker.server.records import chosen_shard, known
 from esker.server.wire import ListQuery
 from esker.storage.files import free_bytes, join
 from esker.storage.log import LogSegment
@@ -115,7 +115,7 @@ async def segments(call: Call) -> Reply:
 
     def look(store: Store) -> wire.Segments:
         topic = known(store, name)
-        number = None if query.shard is None else _shard(topic, query.shard)
+        number = None if query.shard is None else chosen_shard(topic, query.shard)
         views = topic._views(number)
         now = store._context.clock.now_us()
         going = [_going(each) for view in views if (each := retention.plan(view, now))]

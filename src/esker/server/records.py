@@ -20,7 +20,7 @@ from esker.engine.topic import Topic
 from esker.errors import DataGap, InvalidOption, TopicNotFound, nearest
 from esker.options import topic_name
 from esker.records import Gap, Record, Spans
-from esker.server import codec, interop, wire
+from esker.server import codec, interop, sheet, wire
 from esker.server.appending import appended
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Reply, decoded
@@ -256,7 +256,7 @@ async def read(call: Call) -> Reply:
     def work(store: Store) -> Found | Reply:
         """All of it at once: to change threads costs as much as to read a page."""
         topic = known(store, name)
-        found = look(topic, _shard(topic, query.shard), query.start, query)
+        found = look(topic, chosen_shard(topic, query.shard), query.start, query)
         waits = query.wait and not found.items and not _over(found, query)
         return found if waits else _page(call, found, media)
 
@@ -333,7 +333,7 @@ def known(store: Store, name: str) -> Topic:
     return store[name]
 
 
-def _shard(topic: Topic, asked: int | None) -> int:
+def chosen_shard(topic: Topic, asked: int | None) -> int:
     if asked is None and topic.shards > 1:
         raise InvalidOption(
             f"topic {topic.name!r} has {topic.shards} shards, each with offsets of its own; say "
@@ -367,7 +367,7 @@ def _page(call: Call, found: Found, media: str) -> Reply:
     if media == ARROW:
         records: Any = codec.arrow_out(batches, query.columns)
     elif media == CSV:
-        records = codec.csv_out(batches)
+        records = sheet.sheet(found.items, headers=query.headers)
     elif media == CLOUD_EVENTS:
         everything = (each for batch in batches for each in batch.records())
         records = interop.events_out(call.params["topic"], everything)
