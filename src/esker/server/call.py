@@ -126,6 +126,12 @@ class Call:
             if not message.get("more_body", False):
                 return
 
+    def check_wait(self, seconds: float) -> None:
+        """Refuse a call that would wait longer than any may."""
+        most = self.app.settings.wait_seconds
+        if seconds > most:
+            raise Fault("invalid_request", f"wait={seconds}: at most {most}")
+
     async def gone(self) -> None:
         """Returns when the client has gone away."""
         while (await self._receive())["type"] != "http.disconnect":

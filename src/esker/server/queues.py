@@ -157,10 +157,7 @@ async def peek(call: Call) -> Reply:
 async def claim(call: Call) -> Reply:
     """Jobs under a lease; waits for the first one if asked to."""
     body: wire.Claim = call.body
-    if body.wait > call.app.settings.wait_seconds:
-        raise Fault(
-            "invalid_request", f"wait={body.wait}: at most {call.app.settings.wait_seconds}"
-        )
+    call.check_wait(body.wait)
     queue = await opened(call)
     if body.lease is not None:
         queue._lease(body.lease)  # or everybody in the same pass were told of it

@@ -247,10 +247,7 @@ async def read(call: Call) -> Reply:
     name = call.params["topic"]
     if query.columns is not None and media != ARROW:
         raise Fault("invalid_request", f"columns are chosen of Arrow: accept {ARROW}")
-    if query.wait > call.app.settings.wait_seconds:
-        raise Fault(
-            "invalid_request", f"wait={query.wait}: at most {call.app.settings.wait_seconds}"
-        )
+    call.check_wait(query.wait)
     began = call.app.clock.monotonic()
 
     def work(store: Store) -> Found | Reply:
