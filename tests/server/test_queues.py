@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,11 +17,14 @@ import msgspec
 import pytest
 
 import esker
+from esker.server import keyfile
 from esker.server.desk import Desk
 from esker.server.keys import SCOPES, Principal
+from esker.server.queues import claimed
 from esker.server.rooms import Rooms
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.wire_rooms import Claim
 from tests.helpers import HandClock
 from tests.server.conftest import Answer, Client
 
@@ -237,6 +241,73 @@ def test_what_is_claimed_for_somebody_who_has_gone_is_given_back(tmp_path: Path)
             assert desk._serving is not None
             await desk._serving
             assert desk.idle
+            told = await store._run(lambda: queue.history(0))
+            assert [entry.what for entry in told] == ["claimed", "released"]
+
+    asyncio.run(main())
+
+
+def test_a_claim_whose_key_ends_takes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    _, stays = keyfile.new(path, SCOPES)
+    ends, ended = keyfile.new(path, ["consume"])
+    with (
+        serving(tmp_path / "data", Settings(port=0, keys=str(path))) as server,
+        esker.open(server.url, key=stays) as store,
+    ):
+        queue = store.queue("jobs")
+        answers: list[int] = []
+
+        def wait() -> None:
+            client = Client(server)
+            head = {"Authorization": f"Bearer {ended}"}
+            answers.append(client.call("POST", f"{AT}/claim", {"wait": 20}, head).status)
+            client.close()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.2)
+        keyfile.revoke(path, ends.id)
+        waiting.join(10)
+        assert answers == [401]
+        queue.put(b"a")
+        time.sleep(0.2)
+        stats = queue.stats()
+        assert (stats.ready, stats.leased) == (1, 0)
+        (job,) = queue.claim(1)
+        assert job.deliveries == 1, "nobody had it before"
+
+
+def test_what_a_call_got_just_as_it_was_ended_is_given_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            queue = (await store.queue("jobs")).queue
+            await store._run(lambda: queue.put(b"x"))
+
+            class App:
+                stopping = asyncio.Event()
+                rooms = Rooms(Settings(), b"secret")
+
+                async def run(self, work: Any) -> Any:
+                    return await store._run(lambda: work(store._store))
+
+            class Asking:
+                principal = SimpleNamespace(id="")
+
+                async def gone(self) -> None:
+                    await asyncio.sleep(3600)
+
+            class Late(Desk):
+                async def claim(self, *given: Any, **more: Any) -> Any:
+                    jobs = await super().claim(*given, **more)
+                    asyncio.get_running_loop().call_soon(calling.cancel)
+                    return jobs
+
+            desk = Late(App(), queue)  # type: ignore[arg-type]
+            calling = asyncio.ensure_future(claimed(Asking(), desk, Claim(wait=5)))  # type: ignore[arg-type]
+            with suppress(asyncio.CancelledError):
+                await calling
+            assert calling.cancelled()
             told = await store._run(lambda: queue.history(0))
             assert [entry.what for entry in told] == ["claimed", "released"]
 

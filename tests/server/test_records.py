@@ -380,26 +380,6 @@ def test_columns_are_chosen_and_every_offset_is_accounted_for(client: Client) ->
     assert (wrong.code, "'tag'" in wrong.json()["error"]["message"]) == ("invalid_option", True)
 
 
-def test_records_can_be_had_as_csv(client: Client) -> None:
-    given = [
-        {"value": 'a,"b"\nc', "key": "k", "tag": "eu", "node": "n", "timestamp": 5},
-        {"value": ""}, {"base64": "/wA="}, {"value": "ü", "key_base64": "/w=="},
-    ]  # fmt: skip
-    client.call("POST", "/v1/topics/t/records", {"records": given})
-    answer = client.get("/v1/topics/t/records", Accept="text/csv")
-    assert answer.headers["content-type"].startswith("text/csv")
-    assert answer.headers["esker-next"] == "4"
-    rows = list(csv.DictReader(io.StringIO(answer.body.decode(), newline="")))
-    assert [row["offset"] for row in rows] == ["0", "1", "2", "3"]
-    assert [row["value"] for row in rows] == ['a,"b"\nc', "", "", "ü"]
-    assert [row["base64"] for row in rows] == ["", "", "/wA=", ""]
-    assert [row["key"] for row in rows] == ["k", "", "", ""]
-    assert [row["key_base64"] for row in rows] == ["", "", "", "/w=="]
-    assert (rows[0]["tag"], rows[0]["node"], rows[0]["timestamp"]) == ("eu", "n", "5")
-    empty = client.get("/v1/topics/t/records?start=4", Accept="text/csv").body.decode()
-    assert len(empty.splitlines()) == 1  # the head
-
-
 def test_who_wants_no_offsets_gets_none(client: Client) -> None:
     body = {"records": [{"value": "a"}, {"value": "b"}]}
     told = client.call("POST", "/v1/topics/t/records?return=none", body).json()

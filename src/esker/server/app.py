@@ -40,7 +40,7 @@ from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded,
 from esker.server.codec import EVENTS, JSON
 from esker.server.durable_state import Streams
 from esker.server.exposure import check_place, for_pages
-from esker.server.faults import Fault
+from esker.server.faults import Fault, throttled
 from esker.server.gate import Ended, Gate, Visit, claimed, ticket_in
 from esker.server.handlers import handlers
 from esker.server.hub import Hub
@@ -249,7 +249,8 @@ class App:
         """The body, if it is not the handler's to read, and the handler."""
         body = call.route.body
         if body is not None and body is not RAW:
-            call.body = decoded(await call.read(), body)
+            data = await call.read()
+            call.body = await call.apart(data, lambda: decoded(data, body))
             self._check(call, ("body",))
         return await self.handlers[call.route](call)
 
@@ -277,10 +278,8 @@ class App:
         scope["esker"] = call
         visit.enter(principal, stream=stream, safe=safe)
         if self.under_way > self.settings.connections:
-            raise Fault(
-                "throttled", "too many calls are under way",
-                detail={"limit": "connections", "max": self.settings.connections}, headers=_LATER,
-            )  # fmt: skip
+            most = self.settings.connections
+            raise throttled("connections", most, 1, "too many calls are under way")
         self._check_scope(call, either)
         call.query = _query(route, query)
         self._check(call, ("path", "query", "header"))
@@ -325,10 +324,8 @@ class App:
             )
             limit, new = self.settings.topics, len({*names}) - known
             if new and count + new > limit:
-                raise Fault(
-                    "throttled", f"there are {count} topics of {limit}, and no room for {new} more",
-                    detail={"limit": "topics", "max": limit}, headers=(("retry-after", "60"),),
-                )  # fmt: skip
+                told = f"there are {count} topics of {limit}, and no room for {new} more"
+                raise throttled("topics", limit, 60, told)
             if new and check is not None:
                 await self.run(check)
             yield not new

@@ -1,14 +1,14 @@
 """Arrow from strangers.
 
 An Arrow stream is made to be believed: it is mapped, not parsed. Three things are looked at before
-one that came over the wire is.
+one that came over the wire is, whether it is appended, published or staged.
 
     compression    a stream may have its buffers compressed, a thousand times smaller than they are.
                    No request is decompressed here, so such a stream is refused unread. pyarrow has
                    no option for that; the mark stands in the header of each message, a flatbuffer,
                    of which the few fields on the way to it are read here.
-    repetition     columns of a dictionary, of views and of runs say much with few bytes. What they
-                   say when it is written out counts.
+    repetition     columns of a dictionary, of views and of nothing say much with few bytes, also
+                   within headers. What they say when it is written out counts.
     offsets        may point anywhere: every array is validated in full before it is used.
 """
 
@@ -23,65 +23,92 @@ import pyarrow.compute as pc
 from esker.server.faults import Fault
 
 RECORDS_MAX: Final = 1 << 20  # of a stream
-_SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
+SCHEMA, DICTIONARY, RECORDS = 1, 2, 3  # kinds of messages
+_OFFSET_BYTES: Final = 4  # of each cell, where it ends
 
 
 def arrow_in(data: bytes, limit: int) -> Any:
     """An Arrow stream as a table; at most so many bytes when it is written out."""
     try:
-        buffer = pa.py_buffer(data)
-        for message in pa.ipc.MessageReader.open_stream(buffer):
-            if _compressed(message.metadata.to_pybytes()):
-                raise Fault("unsupported_media_type", "send Arrow as it is, not compressed")
-        with pa.ipc.open_stream(buffer) as reader:
-            table = reader.read_all()
-        if len(table) > RECORDS_MAX:
-            raise Fault("batch_too_large", f"{len(table)} records in one call; at most a million")
-        table.validate(full=True)
-        size = sum(_written_out(chunk) for column in table.columns for chunk in column.chunks)
-    except (pa.ArrowException, OSError, struct.error, IndexError, ValueError) as problem:
-        raise Fault("invalid_request", f"the body is not an Arrow stream: {problem}") from None
+        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(data)):
+            head_of(message.metadata.to_pybytes())
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise wrong(str(problem)) from None
+    table, size = table_in(data, RECORDS_MAX)
     if size > limit:
         raise Fault("payload_too_large", f"{size} bytes when written out; at most {limit}")
     return table
 
 
+def table_in(data: bytes, most: int | None = None) -> tuple[Any, int]:
+    """A stream whose heads were looked at as a table, and its bytes when it is written out."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            table = reader.read_all()
+        if most is not None and len(table) > most:
+            raise Fault("batch_too_large", f"{len(table)} records in one call; at most a million")
+        table.validate(full=True)
+        size = sum(_written_out(chunk) for column in table.columns for chunk in column.chunks)
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise wrong(str(problem)) from None
+    return table, size
+
+
 def _written_out(array: Any) -> int:
-    """How large an array of text or bytes is without its shortcuts."""
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        words = array.dictionary
-        if not _plain(words.type):
-            raise Fault("invalid_request", f"columns of {kind} are not taken")
-        return pc.sum(pc.binary_length(words).take(array.indices)).as_py() or 0
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+    """How large an array is without its shortcuts: a few bytes can stand for very many."""
+    kind, types = array.type, pa.types
+    if _is_text(kind) or types.is_primitive(kind):
+        return int(array.nbytes)
+    if types.is_dictionary(kind) and _is_text(kind.value_type):
+        words = pc.binary_length(array.dictionary)
+        return pc.sum(words.take(array.indices)).as_py() or 0
+    if types.is_string_view(kind) or types.is_binary_view(kind):
         lengths = pa.Array.from_buffers(
             pa.int32(), len(array) * 4, [None, array.buffers()[1]], offset=array.offset * 4
         )
         return pc.sum(lengths.take(pa.arange(0, len(lengths), 4))).as_py() or 0
-    if pa.types.is_run_end_encoded(kind):
-        raise Fault("invalid_request", f"columns of {kind} are not taken")
-    return array.nbytes  # type: ignore[no-any-return]
+    if types.is_null(kind) or types.is_fixed_size_binary(kind):
+        return int(array.nbytes) + _OFFSET_BYTES * len(array)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _OFFSET_BYTES * len(array) + _written_out(array.flatten())
+    if types.is_map(kind):
+        inside = _written_out(array.keys) + _written_out(array.items)
+        return _OFFSET_BYTES * len(array) + inside
+    if types.is_struct(kind):
+        return sum(map(_written_out, array.flatten()))
+    raise Fault("invalid_request", f"columns of {kind} are not taken")
 
 
-def _plain(kind: Any) -> bool:
+def _is_text(kind: Any) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
-def _compressed(message: bytes) -> bool:
-    """Whether the header of a message says that its buffers are."""
-    (root,) = struct.unpack_from("<I", message)
-    at = place_of(message, root, 1)
-    kind = message[at] if at else 0
-    header = table_of(message, root, 2)
-    if kind == _DICTIONARY:
-        kind, header = _RECORDS, table_of(message, header, 1)
-    return kind == _RECORDS and place_of(message, header, 3) != 0
+def head_of(head: bytes) -> tuple[int, int]:
+    """The kind of a message and the length of its body; one that is compressed is refused."""
+    try:
+        (root,) = struct.unpack_from("<I", head)
+        at = place_of(head, root, 1)
+        kind = head[at] if at else 0
+        if kind in (DICTIONARY, RECORDS):
+            header = table_of(head, root, 2)
+            if kind == DICTIONARY:  # a record batch lies within
+                header = table_of(head, header, 1)
+            if place_of(head, header, 3):
+                raise Fault("unsupported_media_type", "send Arrow as it is, not compressed")
+        at = place_of(head, root, 3)
+        (body,) = struct.unpack_from("<q", head, at) if at else (0,)
+    except (struct.error, IndexError):
+        raise wrong("a message whose head cannot be read") from None
+    if kind not in (SCHEMA, DICTIONARY, RECORDS) or body < 0:
+        raise wrong("a message of another kind")
+    return kind, body
 
 
 def place_of(data: bytes, table: int, number: int) -> int:
     """Where a field of a flatbuffer's table stands; 0 if it is absent."""
     (back,) = struct.unpack_from("<i", data, table)
+    if table < back:
+        raise IndexError
     (size,) = struct.unpack_from("<H", data, table - back)
     slot = 4 + 2 * number
     if slot >= size:
@@ -93,5 +120,11 @@ def place_of(data: bytes, table: int, number: int) -> int:
 def table_of(data: bytes, table: int, number: int) -> int:
     """Where the table that a field refers to stands."""
     at = place_of(data, table, number)
+    if not at:
+        raise IndexError
     (offset,) = struct.unpack_from("<I", data, at)
     return at + int(offset)
+
+
+def wrong(what: str) -> Fault:
+    return Fault("invalid_request", f"the body is not an Arrow stream: {what}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec import Raw
 
 from esker.errors import nearest
 from esker.server.codec import JSON
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+T = TypeVar("T")
+
+AT_ONCE: Final = 256 << 10  # bytes of a body that the loop decodes itself
 
 
 class Reply:
@@ -88,12 +92,22 @@ class Call:
         return is_known(self.headers.get("if-none-match"), tag)
 
     async def read(self) -> bytes:
+        """The whole body; of JSON it is known how deeply it is nested."""
+        data = await self.whole()
+        if "json" in self.media:
+            await self.apart(data, lambda: check_depth(data, self.app.settings.json_depth))
+        return data
+
+    async def whole(self) -> bytes:
         """The whole body; counted while it comes, so that a length that lies does no harm."""
         pieces = [piece async for piece in self.pieces()]
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if "json" in self.media and "ce-specversion" not in self.headers:  # whose data is not read
-            check_depth(data, self.app.settings.json_depth)
-        return data
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def apart(self, data: bytes | Raw, decode: Callable[[], T]) -> T:
+        """Decode a body; a long one in the pool of threads, where others get their turn between."""
+        if len(data) <= AT_ONCE:
+            return decode()
+        return await self.app.run(lambda _: decode())
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes, for those who need not have all of it at once."""
@@ -112,6 +126,12 @@ class Call:
             yield piece
             if not message.get("more_body", False):
                 return
+
+    def check_wait(self, seconds: float) -> None:
+        """Refuse a call that would wait longer than any may."""
+        most = self.app.settings.wait_seconds
+        if seconds > most:
+            raise Fault("invalid_request", f"wait={seconds}: at most {most}")
 
     async def gone(self) -> None:
         """Returns when the client has gone away."""

@@ -25,7 +25,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
-import pyarrow.csv as csv
 from msgspec import UNSET, Raw, UnsetType
 
 from esker.engine.batch import SCHEMA, Batch
@@ -107,11 +106,11 @@ def records_out(batch: Batch, *, values: Values = "text", headers: bool = True) 
     columns = batch.columns
     nothing: Any = repeat(None)
     stamps: Any = columns.timestamps
-    texts, coded = _texts(columns.values, values, UNSET)
-    keys, coded_keys = _texts(columns.keys) if columns.keys is not None else (nothing, nothing)
+    texts, coded = texts_of(columns.values, values, UNSET)
+    keys, coded_keys = texts_of(columns.keys) if columns.keys is not None else (nothing, nothing)
     cells: Any = nothing
     if headers and columns.headers is not None:
-        cells = [_headers_out(cell) for cell in columns.headers.to_pylist()]
+        cells = [headers_out(cell) for cell in columns.headers.to_pylist()]
     return list(
         map(
             RecordOut,
@@ -129,7 +128,7 @@ def records_out(batch: Batch, *, values: Values = "text", headers: bool = True) 
     )
 
 
-def _texts(column: Any, values: Values = "text", absent: Any = None) -> tuple[Any, Any]:
+def texts_of(column: Any, values: Values = "text", absent: Any = None) -> tuple[Any, Any]:
     """A column of bytes as text, and in base64 what is none; `absent` stands for it then."""
     if values == "json":
         found = _as_json(column)
@@ -143,7 +142,7 @@ def _texts(column: Any, values: Values = "text", absent: Any = None) -> tuple[An
     texts: list[Any] = []
     coded: list[str | None] = []
     for cell in column.to_pylist():
-        text = _text_of(cell, values)
+        text = text_of(cell, values)
         texts.append(absent if text is None else text)
         bare = cell is None or text is not None
         coded.append(None if bare else base64.b64encode(cell).decode())
@@ -161,7 +160,7 @@ def _as_json(column: Any) -> list[Raw] | None:
     return found if len(found) == len(cells) else None
 
 
-def _text_of(cell: bytes | None, values: Values) -> Any:
+def text_of(cell: bytes | None, values: Values) -> Any:
     if cell is None:
         return None
     try:
@@ -178,14 +177,14 @@ def _text_of(cell: bytes | None, values: Values) -> Any:
     return text
 
 
-def _headers_out(cell: list[dict[str, Any]] | None) -> dict[str, str | Base64] | None:
+def headers_out(cell: list[dict[str, Any]] | None) -> dict[str, str | Base64] | None:
     if not cell:
         return None
-    return {pair["key"]: _header_out(pair["value"]) for pair in cell}
+    return {pair["key"]: header_out(pair["value"]) for pair in cell}
 
 
-def _header_out(cell: bytes) -> str | Base64:
-    text = _text_of(cell, "text")
+def header_out(cell: bytes) -> str | Base64:
+    text = text_of(cell, "text")
     return Base64(base64.b64encode(cell).decode()) if text is None else str(text)
 
 
@@ -200,48 +199,6 @@ def gap_out(gap: Gap) -> dict[str, Any]:
 def lines_out(records: Sequence[Any]) -> bytes:
     """A JSON object in each line."""
     return msgspec.json.Encoder().encode_lines(records)
-
-
-def csv_out(batches: Iterable[Batch]) -> bytes:
-    """Batches as CSV with a head; what is no text stands in base64, headers are left out."""
-    sink = pa.BufferOutputStream()
-    with csv.CSVWriter(sink, _CSV_SCHEMA) as writer:
-        for batch in batches:
-            writer.write(_csv_rows(batch))
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _csv_rows(batch: Batch) -> Any:
-    columns, count = batch.columns, len(batch)
-    nothing = pa.nulls(count, pa.string())
-    stamps: Any = columns.timestamps
-
-    def text(column: Any) -> Any:
-        return nothing if isinstance(column, repeat) else pa.array(column, pa.string())
-
-    values, coded = _texts(columns.values)
-    keys, coded_keys = (repeat(None),) * 2 if columns.keys is None else _texts(columns.keys)
-    return pa.record_batch(
-        [
-            batch.offsets,
-            pa.repeat(pa.scalar(batch.shard, pa.int64()), count),
-            pa.repeat(pa.scalar(stamps, pa.int64()), count) if isinstance(stamps, int) else stamps,
-            text(values),
-            text(keys),
-            nothing if columns.tags is None else columns.tags,
-            nothing if columns.nodes is None else columns.nodes,
-            text(coded),
-            text(coded_keys),
-        ],
-        schema=_CSV_SCHEMA,
-    )
-
-
-_TEXT_COLUMNS: Final = ("value", "key", "tag", "node", "base64", "key_base64")
-_CSV_SCHEMA: Final = pa.schema(
-    [(name, pa.int64()) for name in ("offset", "shard", "timestamp")]
-    + [(name, pa.string()) for name in _TEXT_COLUMNS]
-)
 
 
 def arrow_out(batches: Iterable[Batch], columns: str | None = None) -> tuple[Any, ...]:
@@ -279,12 +236,12 @@ _HEADERS: Final = msgspec.json.Decoder(dict[str, str | Base64] | None)
 _HEADERS_TEXT: Final = 6 * HEADERS_BYTES_MAX + 32 * HEADERS_MAX
 
 
-class _Something(msgspec.Struct, gc=False):
+class Something(msgspec.Struct, gc=False):
     """An object of which only matters that it is one."""
 
 
-_SOMETHINGS: Final = msgspec.json.Decoder(list[_Something])
-_SOMETHING: Final = msgspec.json.Decoder(_Something)
+SOMETHINGS: Final = msgspec.json.Decoder(list[Something])
+_SOMETHING: Final = msgspec.json.Decoder(Something)
 _LINE: Final = msgspec.json.Decoder(Undecoded)
 _AT_BYTE: Final = re.compile(r"JSON is malformed: .*\(byte (\d{1,9})\)")
 
@@ -295,11 +252,16 @@ def records_in(data: bytes | Raw, limit: int) -> list[Any]:
     Records that are decoded take many times the room of `{}`, so they are counted before.
     """
     if bytes(data).count(b"{") > limit:
-        check_count(len(_decoded(_SOMETHINGS, data)), limit)
+        check_count(len(_decoded(SOMETHINGS, data)), limit)
     try:
         texts = _TEXTS.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return _all_in(_decoded(_RECORDS, data))
+    return texts_in(texts)
+
+
+def texts_in(texts: list[TextIn]) -> list[Any]:
+    """Records whose values are texts, as `append_many` takes them."""
     bare = [
         each.value
         for each in texts

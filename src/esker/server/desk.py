@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from esker.errors import DataGap, EskerError
 from esker.queues.job import Job
+from esker.server.faults import Fault
 
 if TYPE_CHECKING:
     from esker.queues.queue import Queue
@@ -90,6 +91,12 @@ class Desk:
             if got.done() and not got.cancelled() and got.exception() is None:
                 await asyncio.shield(self._give_back(got.result()))
             raise
+
+    async def undo(self, claiming: asyncio.Future[list[Job]]) -> None:
+        """Nobody takes what a claim gets, or has got."""
+        claiming.cancel()
+        with suppress(asyncio.CancelledError, EskerError, Fault):
+            await asyncio.shield(self._give_back(await claiming))
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

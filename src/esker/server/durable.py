@@ -16,6 +16,7 @@ Not here: forks and subscriptions, which the protocol leaves to the server.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
@@ -25,8 +26,9 @@ from esker.engine.store import Store
 from esker.errors import TopicNotFound
 from esker.options import TopicOptions
 from esker.records import Record, Span
+from esker.server.appending import appended
 from esker.server.call import Call, Reply
-from esker.server.codec import BYTES
+from esker.server.codec import BYTES, SOMETHINGS
 from esker.server.durable_read import INERT, NUMBER, PAGE_BYTES, current, instant_us, read, standing
 from esker.server.durable_state import HEADER, TYPE, Entry, Mark, Sender, Stream, load, plain
 from esker.server.faults import Fault
@@ -37,6 +39,9 @@ __all__ = ["append", "create", "delete", "read"]
 
 SAFE: Final = 2**53 - 1
 _TTL: Final = re.compile(r"0|[1-9]\d{0,11}", re.ASCII)
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_COMMA: Final = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
+_ELEMENT: Final = json.JSONDecoder(parse_int=len, parse_float=len, strict=False).raw_decode
 _FORMS: Final = {"application/x-www-form-urlencoded", "multipart/form-data"}
 
 
@@ -193,8 +198,7 @@ async def _put(
     if closing:
         made.append(_marked(b"", end))
     entry.stream = None  # until it is known what became of it
-    span = await app.store[name].append_many(made, True)
-    app.rooms.desks.ring(name)
+    span = await appended(call, name, made, create=False)
     now = app.clock.now_us()
     if begins or not isinstance(span, Span) or span.first != stream.upto:  # others were there, too
         given = None if begins else stream
@@ -220,27 +224,51 @@ async def _values(
 ) -> list[bytes]:
     """A body as records: messages of JSON, or bytes in pieces that a record can hold."""
     name, most = call.params["topic"], call.app.settings.batch_records
-    limit = await call.app.run(lambda store: _limit(store, name))
-    if plain(content_type) != "application/json":
-        return _pieces(data, min(limit, PAGE_BYTES))
-    if first and not data:
-        return []
+
+    def cut(store: Store) -> list[bytes]:  # which may take a while
+        limit = _limit(store, name)
+        if plain(content_type) != "application/json":
+            return _pieces(data, min(limit, PAGE_BYTES))
+        if first and not data:
+            return []
+        several = _messages(data, most)
+        if not several and not first:
+            raise Fault("invalid_request", "an array without messages")
+        values = [bytes(each).strip() for each in several]
+        if any(len(each) > limit for each in values):
+            raise Fault("payload_too_large", f"a message of more than {limit} bytes")
+        return values
+
+    return await call.app.run(cut)
+
+
+def _messages(data: bytes, most: int) -> list[msgspec.Raw]:
+    """JSON as messages; not more than `most` of them, which is known before they are made."""
     try:
-        data.decode()
-        if data.lstrip()[:1] == b"[":
-            several = msgspec.json.decode(data, type=list[msgspec.Raw])
-        else:
-            several = [msgspec.json.decode(data, type=msgspec.Raw)]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        text = data.decode()
+        if data.lstrip()[:1] != b"[":
+            return [msgspec.json.decode(data, type=msgspec.Raw)]
+        if data.count(b",") >= most and _are_more(data, text, most):
+            raise Fault("batch_too_large", f"more than {most} messages in one call")
+        return msgspec.json.decode(data, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise Fault("invalid_request", "the body is not JSON") from None
-    if not several and not first:
-        raise Fault("invalid_request", "an array without messages")
-    if len(several) > most:
-        raise Fault("batch_too_large", f"{len(several)} messages; at most {most}")
-    values = [bytes(each).strip() for each in several]
-    if any(len(each) > limit for each in values):
-        raise Fault("payload_too_large", f"a message of more than {limit} bytes")
-    return values
+
+
+def _are_more(data: bytes, text: str, most: int) -> bool:
+    """Whether an array has more elements than that, of which none is kept."""
+    try:
+        return len(SOMETHINGS.decode(data)) > most
+    except msgspec.ValidationError:  # not all of them are objects
+        pass
+    at, count = _SPACE.match(text, text.index("[") + 1).end(), 0  # type: ignore[union-attr]
+    while count <= most:
+        at, count = _ELEMENT(text, at)[1], count + 1
+        comma = _COMMA.match(text, at)
+        if comma is None:
+            break
+        at = comma.end()
+    return count > most
 
 
 def _limit(store: Store, name: str) -> int:

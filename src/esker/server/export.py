@@ -16,38 +16,27 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv
 
 from esker import positions
 from esker.engine.batch import SCHEMA, Batch
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.records import Gap
-from esker.server import codec
+from esker.server import codec, sheet
 from esker.server import wire_looks as wire
 from esker.server.call import Call, Reply
-from esker.server.codec import ARROW, NDJSON
-from esker.server.records import _shard, known
+from esker.server.codec import ARROW, CSV, NDJSON
+from esker.server.records import chosen_shard, known
 from esker.server.sifting import Wanted, matching, wanted_of
 
 LOG: Final = logging.getLogger("esker.server")
-CSV: Final = "text/csv"
 MEDIA: Final = {"ndjson": NDJSON, "csv": CSV, "arrow": ARROW}
 STEP_BYTES: Final = 1 << 20
 STEP_RECORDS: Final = 10_000
-_TEXTS: Final = ("key", "key_base64", "tag", "node", "headers", "value", "base64", "gap")
-COLUMNS: Final = pa.schema(
-    [
-        pa.field("shard", pa.int32()), pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", "UTC")),
-        *(pa.field(name, pa.string()) for name in _TEXTS),
-    ]
-)  # fmt: skip
 
 
 async def export(call: Call) -> Reply:
@@ -79,7 +68,7 @@ async def _told(call: Call, first: bytes | None, pieces: Iterator[bytes]) -> Asy
 
 def _steps(store: Store, name: str, query: wire.ExportQuery) -> Iterator[Batch | Gap]:
     topic = known(store, name)
-    shard = None if query.shard is None else _shard(topic, query.shard)
+    shard = None if query.shard is None else chosen_shard(topic, query.shard)
     now = store._context.clock.now_us()
     begin = positions.parse(query.start, now)
     finish = None if query.stop is None else positions.parse(query.stop, now)
@@ -99,40 +88,9 @@ def _lines(steps: Iterator[Batch | Gap], wanted: Wanted | None) -> Iterator[byte
 
 
 def _rows(steps: Iterator[Batch | Gap], wanted: Wanted | None) -> Iterator[bytes]:
-    yield _csv(COLUMNS.empty_table(), header=True)
+    yield sheet.head()
     for item in steps:
-        if isinstance(item, Gap):
-            row = {"shard": item.shard, "offset": item.first, "gap": str(item)}
-            yield _csv(pa.Table.from_pylist([row], COLUMNS))
-        elif len(seen := matching(item, wanted)):
-            yield _csv(_table(seen))
-
-
-def _table(batch: Batch) -> Any:
-    """A batch as text. What is no text is in base64, in a column of its own, as in JSON."""
-    columns, rows = batch.columns, len(batch)
-    texts: dict[str, Any] = {"tag": columns.tags, "node": columns.nodes}
-    texts["value"], texts["base64"] = codec._texts(columns.values)
-    if columns.keys is not None:
-        texts["key"], texts["key_base64"] = codec._texts(columns.keys)
-    if columns.headers is not None:
-        cells = map(codec._headers_out, columns.headers.to_pylist())
-        texts["headers"] = [cell and msgspec.json.encode(cell).decode() for cell in cells]
-    made = [
-        pa.nulls(rows, pa.string())
-        if (found := texts.get(name)) is None or not hasattr(found, "__len__")
-        else pa.array(found, pa.string())
-        for name in _TEXTS
-    ]
-    stamps = batch.arrow.column("timestamp").cast(COLUMNS.field("timestamp").type)
-    shards = pc.cast(batch.arrow.column("shard"), pa.int32())
-    return pa.Table.from_arrays([shards, batch.offsets, stamps, *made], schema=COLUMNS)
-
-
-def _csv(table: Any, *, header: bool = False) -> bytes:
-    sink = io.BytesIO()
-    csv.write_csv(table, sink, csv.WriteOptions(include_header=header))
-    return sink.getvalue()
+        yield sheet.lines(item if isinstance(item, Gap) else matching(item, wanted))
 
 
 def _arrow(steps: Iterator[Batch | Gap], wanted: Wanted | None) -> Iterator[bytes]:

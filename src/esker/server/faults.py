@@ -72,6 +72,12 @@ class Fault(Exception):
         return STATUS.get(self.code, 500)
 
 
+def throttled(limit: str, most: float, seconds: int, message: str, **more: Any) -> Fault:
+    """There is no room: which limit it is, and after how many seconds there may be."""
+    detail = {"limit": limit, "max": most, **more}
+    return Fault("throttled", message, detail=detail, headers=(("retry-after", str(seconds)),))
+
+
 class Told(msgspec.Struct, omit_defaults=True):
     """What is said of an error."""
 

@@ -228,7 +228,7 @@ class Maker:
         return Frame(begin, at, data, data, piece)
 
 
-def event(name: str, told: dict[str, Any], form: Form) -> bytes:
+def event(name: str, told: Any, form: Form) -> bytes:
     """An event that moves no cursor."""
     if form == "sse":
         return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(told) + b"\n\n"

@@ -25,14 +25,14 @@ import logging
 import math
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 from urllib.parse import parse_qsl
 
 from esker.clock import Clock
 from esker.errors import EskerError
 from esker.server import keyfile
 from esker.server.audit import Audit
-from esker.server.faults import Fault
+from esker.server.faults import Fault, throttled
 from esker.server.keys import SCOPES, Account, Change, Keyring, Principal, id_of
 from esker.server.settings import Settings
 from esker.server.tickets import Tickets
@@ -148,13 +148,13 @@ class Gate:
         if not account.alive:
             raise _unauthorized("this key is no longer good")
         if stream and self.streams >= settings.streams:
-            detail = {"limit": "streams", "max": settings.streams}
-            raise _throttled(f"there are {settings.streams} streams already", 5, detail)
+            most = settings.streams
+            raise throttled("streams", most, 5, f"there are {most} streams already")
         if not account.id:
             return  # nobody in particular has no limits of his own
         if not stream and len(account.calls) >= settings.key_calls:
-            detail = {"limit": "key_calls", "max": settings.key_calls}
-            raise _throttled(f"this key has {settings.key_calls} calls under way", 1, detail)
+            most = settings.key_calls
+            raise throttled("key_calls", most, 1, f"this key has {most} calls under way")
         if settings.key_rate:
             self._pay(account)
 
@@ -164,8 +164,7 @@ class Gate:
         self._fill(account)
         if account.tokens < 1.0:
             wait = max(1, math.ceil((1.0 - account.tokens) / rate))
-            detail = {"limit": "key_rate", "max": rate}
-            raise _throttled(f"this key may make {rate:g} calls a second", wait, detail)
+            raise throttled("key_rate", rate, wait, f"this key may make {rate:g} calls a second")
         account.tokens -= 1.0
 
     def _fill(self, account: Account) -> None:
@@ -275,7 +274,3 @@ def claimed(headers: Mapping[str, str]) -> str:
 
 def _unauthorized(message: str) -> Fault:
     return Fault("unauthorized", message, headers=_CHALLENGE)
-
-
-def _throttled(message: str, seconds: int, detail: dict[str, Any]) -> Fault:
-    return Fault("throttled", message, detail=detail, headers=(("retry-after", str(seconds)),))

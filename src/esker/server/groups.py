@@ -161,10 +161,7 @@ async def poll(call: Call) -> Reply:
     """What there is for a member; waits for it if asked to."""
     body: wire.Poll = call.body
     media = call.accepts(*call.route.offers)
-    if body.wait > call.app.settings.wait_seconds:
-        raise Fault(
-            "invalid_request", f"wait={body.wait}: at most {call.app.settings.wait_seconds}"
-        )
+    call.check_wait(body.wait)
     topic, group = _names(call)
     name = (topic, group, body.member)
     members: Members = call.app.rooms.members

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from esker.errors import EskerError
 from esker.queues.job import Grant, Job
 from esker.queues.leases import State
-from esker.server.faults import Fault
+from esker.server.faults import Fault, throttled
 
 if TYPE_CHECKING:
     from esker.queues.queue import Queue
@@ -67,10 +67,8 @@ class Hands:
     def refusal(self) -> Fault:
         """What a claim is told for which there is no room."""
         most = self._most
-        return Fault(
-            "throttled", f"this key has {most} jobs in hand, and gets no more: settle some of them",
-            detail={"limit": "key_jobs", "max": most}, headers=(("retry-after", "1"),),
-        )  # fmt: skip
+        told = f"this key has {most} jobs in hand, and gets no more: settle some of them"
+        return throttled("key_jobs", most, 1, told)
 
     # ---- claiming ------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from esker.scheduler.ready import ReadySet, Turn
 from esker.server import cursor, faults, frames
 from esker.server.beats import Beats
 from esker.server.cursor import Place, Places
-from esker.server.faults import Fault
+from esker.server.faults import Fault, throttled
 from esker.server.feed import Feed, Spot, look, reading, rules, step_of
 from esker.server.frames import Lens, Made, Maker, Step
 from esker.server.latency import Stages
@@ -127,13 +127,10 @@ class Hub:
         full = self.appends >= self.app.settings.append_queue
         if full and patient and self.governor.saturated:
             self.counts["refused"] += 1
-            raise Fault(
-                "throttled", "the server has more to do than it can; nothing was appended",
-                detail={
-                    "limit": "append_queue", "max": self.app.settings.append_queue,
-                    "retry_after_ms": RETRY_SECONDS * 1000,
-                },
-                headers=(("retry-after", str(RETRY_SECONDS)),),
+            raise throttled(
+                "append_queue", self.app.settings.append_queue, RETRY_SECONDS,
+                "the server has more to do than it can; nothing was appended",
+                retry_after_ms=RETRY_SECONDS * 1000,
             )  # fmt: skip
         self.appends += 1
         try:

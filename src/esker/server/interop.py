@@ -38,6 +38,7 @@ from msgspec import Raw
 
 from esker.records import Record
 from esker.server.call import Call
+from esker.server.codec import SOMETHINGS, check_count
 from esker.server.faults import Fault
 
 STRUCTURED: Final = "application/cloudevents+json"
@@ -84,10 +85,12 @@ def _attribute(value: str) -> str:
         return value
 
 
-def events_in(data: bytes, media: str) -> list[Record]:
-    """One event, or an array of them, as JSON."""
+def events_in(data: bytes, media: str, limit: int) -> list[Record]:
+    """One event, or an array of them, as JSON; counted before they are decoded."""
     kind: Any = dict[str, Raw] if media == STRUCTURED else list[dict[str, Raw]]
     try:
+        if media == BATCHED and data.count(b"{") > limit:
+            check_count(len(SOMETHINGS.decode(data)), limit)
         found = msgspec.json.decode(data, type=kind)
         if media == STRUCTURED:
             return [_event_in(found)]

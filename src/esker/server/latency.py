@@ -60,6 +60,12 @@ async def timed(call: Call, append: Callable[[Store], T]) -> T:
     return found
 
 
+def took(call: Call, stage: str, seconds: float) -> None:
+    """A call went through a stage: the answer tells, and the metrics count it."""
+    call.times[stage] = seconds * 1e3
+    call.app.hub.stages.took(stage, seconds)
+
+
 def note_waits(call: Call, held: float, synced: float) -> None:
     """An append was held back for so many seconds, and waited so many for a sync."""
     if held:

@@ -19,13 +19,13 @@ from esker.engine.retention import Eviction, whole_size
 from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import EskerError, TopicNotFound
-from esker.format import names
 from esker.server import wire_looks as wire
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
-from esker.server.records import _shard, known
+from esker.server.gauges import is_queue
+from esker.server.records import chosen_shard, known
 from esker.server.wire import ListQuery
-from esker.storage.files import free_bytes, join
+from esker.storage.files import free_bytes
 from esker.storage.log import LogSegment
 from esker.storage.sealed import SealedSegment
 from esker.storage.segment import Segment, time_range
@@ -77,7 +77,7 @@ def _numbers(store: Store, topic: Topic) -> wire.TopicNumbers:
     size = sum(whole_size(view, segment) for view in views for segment in view.segments)
     return wire.TopicNumbers(
         topic.name, len(views), len(topic), sum(view.visible for view in views), size,
-        len(segments), newest, _is_queue(store, topic),
+        len(segments), newest, is_queue(topic),
     )  # fmt: skip
 
 
@@ -88,12 +88,6 @@ def _newest(view: View) -> int:
             if high:
                 return high
     return 0
-
-
-def _is_queue(store: Store, topic: Topic) -> bool:
-    context = store._context
-    folder = join(context.root, names.TOPICS, names.topic(topic._existing().id), names.QUEUE)
-    return bool(context.files.kind(folder))
 
 
 def _server(call: Call) -> wire.ServerNumbers:
@@ -115,7 +109,7 @@ async def segments(call: Call) -> Reply:
 
     def look(store: Store) -> wire.Segments:
         topic = known(store, name)
-        number = None if query.shard is None else _shard(topic, query.shard)
+        number = None if query.shard is None else chosen_shard(topic, query.shard)
         views = topic._views(number)
         now = store._context.clock.now_us()
         going = [_going(each) for view in views if (each := retention.plan(view, now))]

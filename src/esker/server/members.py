@@ -18,7 +18,7 @@ from esker.errors import EskerError, Fenced, GroupNotFound
 from esker.groups.group import Group, check_name
 from esker.groups.lag import Rates
 from esker.groups.registry import Groups
-from esker.server.faults import Fault
+from esker.server.faults import Fault, throttled
 from esker.server.records import known
 
 if TYPE_CHECKING:
@@ -88,11 +88,8 @@ class Members:
         group.close()
         if other is not None:  # two calls at once: the other one was faster
             return other
-        raise Fault(
-            "throttled", f"there are {self._most} members of groups, and no more are taken",
-            detail={"limit": "members", "max": self._most},
-            headers=(("retry-after", str(int(self._session))),),
-        )  # fmt: skip
+        told = f"there are {self._most} members of groups, and no more are taken"
+        raise throttled("members", self._most, int(self._session), told)
 
     def known(self, store: Store, name: Name) -> Seat:
         """The seat of a member who has one; Fenced if he has lost it."""

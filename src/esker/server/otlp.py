@@ -17,17 +17,20 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from esker.engine.intake import checking
-from esker.errors import TopicNotFound
 from esker.records import Record
+from esker.server.appending import appended
 from esker.server.call import Call, Reply
+from esker.server.codec import Something, check_count
 from esker.server.faults import Fault
-from esker.server.latency import timed
+from esker.server.latency import took
 from esker.server.wire_rooms import Exported
+
+if TYPE_CHECKING:
+    from esker.engine.store import Store
 
 TOPIC: Final = "otlp.logs"
 PROTOBUF: Final = "application/x-protobuf"
@@ -88,6 +91,20 @@ class Request(msgspec.Struct, rename="camel"):
     resource_logs: list[ResourceLogs] = []
 
 
+class _CountedLogs(msgspec.Struct, rename="camel"):
+    log_records: list[Something] = []
+
+
+class _CountedScopes(msgspec.Struct, rename="camel"):
+    scope_logs: list[_CountedLogs] = []
+
+
+class _Counted(msgspec.Struct, rename="camel"):
+    """An export, of which only matters how many log records it has."""
+
+    resource_logs: list[_CountedScopes] = []
+
+
 class Value(msgspec.Struct, omit_defaults=True):
     """A log record as it is stored."""
 
@@ -115,30 +132,24 @@ async def logs(call: Call) -> Reply:
         raise Fault("forbidden", "the key is not for topics of this name")
     protobuf = call.media == PROTOBUF
     proto = _proto() if protobuf else None
-    data = await call.read()
-    request = _from_protobuf(proto, data) if protobuf else _from_json(data)
-    limit = await call.app.run(lambda store: store._limit_of(topic))
+    data, most = await call.read(), call.app.settings.batch_records
     records: list[Record] = []
     refused: list[str] = []
-    for record in _records(request):
-        if len(record.value) > limit:
-            refused.append(f"a log record of {len(record.value)} bytes; at most {limit}")
-        else:
-            records.append(record)
+
+    def decode(store: Store) -> None:
+        request = _from_protobuf(proto, data, most) if protobuf else _from_json(data, most)
+        limit = store._limit_of(topic)
+        for record in _records(request):
+            if len(record.value) > limit:
+                refused.append(f"a log record of {len(record.value)} bytes; at most {limit}")
+            else:
+                records.append(record)
+
+    await call.app.run(decode)  # which may take a while
     if records:
-        began = call.app.clock.monotonic()
-        try:
-            await _append(call, topic, records)
-        except TopicNotFound:  # deleted under our hands; an exporter would throw them away
-            await _append(call, topic, records)
-        call.times["append"] = (call.app.clock.monotonic() - began) * 1e3
-        call.app.rooms.desks.ring(topic)
+        took(call, "parse", call.app.clock.monotonic() - call.began)
+        await appended(call, topic, records)
     return _reply(proto, refused)
-
-
-async def _append(call: Call, topic: str, records: list[Record]) -> None:
-    async with call.app.with_topic(topic, check=checking(topic, records)):
-        await timed(call, lambda store: store[topic].append_many(records, True))
 
 
 def _reply(proto: Any, refused: list[str]) -> Reply:
@@ -167,19 +178,30 @@ def _proto() -> Any:
 # ---- reading it ------------------------------------------------------------------------------
 
 
-def _from_json(data: bytes) -> Request:
+def _from_json(data: bytes, most: int) -> Request:
     try:
+        if data.count(b"{") > most:
+            _check(msgspec.json.decode(data, type=_Counted), most)
         return msgspec.json.decode(data or b"{}", type=Request)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
         raise Fault("invalid_request", f"the body is not an export of logs: {problem}") from None
 
 
-def _from_protobuf(proto: Any, data: bytes) -> Request:
+def _check(request: Any, most: int) -> None:
+    """Refuse too many log records before they are made, which takes many times their room."""
+    check_count(
+        sum(len(some.log_records) for each in request.resource_logs for some in each.scope_logs),
+        most,
+    )
+
+
+def _from_protobuf(proto: Any, data: bytes, most: int) -> Request:
     message = proto.ExportLogsServiceRequest()
     try:
         message.ParseFromString(data)
     except Exception:  # its own DecodeError, whose module need not be there
         raise Fault("invalid_request", "the body is not an export of logs in protobuf") from None
+    _check(message, most)
     return Request([_resource_logs(each) for each in message.resource_logs])
 
 

@@ -13,7 +13,6 @@ from esker.engine.topic import Topic
 from esker.errors import InvalidOption
 from esker.server import codec, wire
 from esker.server.call import Call, Reply
-from esker.server.faults import Fault
 from esker.server.records import known
 from esker.server.waiting import Waiting
 
@@ -71,10 +70,7 @@ async def tail(call: Call) -> Reply:
     """Answer when one of the shards goes beyond its cursor, or when the time is up."""
     body: wire.Tail = call.body
     name = call.params["topic"]
-    if body.wait > call.app.settings.wait_seconds:
-        raise Fault(
-            "invalid_request", f"wait={body.wait}: at most {call.app.settings.wait_seconds}"
-        )
+    call.check_wait(body.wait)
     cursors = body.cursors
 
     def ends(topic: Topic) -> dict[int, int]:

@@ -12,18 +12,11 @@ to one shard: the one of its name, or `?shard=`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from esker.engine.once import check_first
-from esker.errors import TopicNotFound
-from esker.records import Span
 from esker.server import wire
 from esker.server.call import Call
 from esker.server.faults import Fault
-from esker.server.latency import timed
-
-if TYPE_CHECKING:
-    from esker.engine.store import Store
 
 
 class Numbered(NamedTuple):
@@ -64,24 +57,3 @@ def _both(name: str | None, number: int | None) -> Numbered | None:
     if name is None or number is None:
         raise Fault("invalid_request", "a producer and its sequence number go together")
     return Numbered(name, number)
-
-
-async def produced(
-    call: Call, name: str, records: Any, numbered: Numbered, key: str | None, create: bool
-) -> Span:
-    """Append a batch under its number."""
-    if key is not None:
-        raise Fault("invalid_request", "give an idempotency key, or a producer and its sequence")
-    query: wire.AppendQuery = call.query
-
-    def check(store: Store) -> None:
-        check_first(store, name, (numbered.producer, query.shard, numbered.sequence), records)
-
-    def append(store: Store) -> Span:
-        producer = store[name].producer(numbered.producer, query.shard)
-        return producer.append_many(records, sequence=numbered.sequence, wait=query.wait)
-
-    if not create and not await call.app.run(lambda store: name in store):
-        raise TopicNotFound(f"no topic {name!r}")
-    async with call.app.with_topic(name, check=check):
-        return await timed(call, append)

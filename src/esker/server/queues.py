@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -131,7 +130,8 @@ async def put(call: Call) -> Reply:
     """Add jobs; those of one shard as one batch, all or none."""
     body: wire.Jobs = call.body
     queue = await opened(call)
-    records = codec.records_in(body.jobs, call.app.settings.batch_records)
+    most = call.app.settings.batch_records
+    records = await call.apart(body.jobs, lambda: codec.records_in(body.jobs, most))
     began = call.app.clock.monotonic()
     spans = await call.app.run(
         lambda _: queue.put_many(records, delay=body.delay, at=body.at, priority=body.priority)
@@ -157,10 +157,7 @@ async def peek(call: Call) -> Reply:
 async def claim(call: Call) -> Reply:
     """Jobs under a lease; waits for the first one if asked to."""
     body: wire.Claim = call.body
-    if body.wait > call.app.settings.wait_seconds:
-        raise Fault(
-            "invalid_request", f"wait={body.wait}: at most {call.app.settings.wait_seconds}"
-        )
+    call.check_wait(body.wait)
     queue = await opened(call)
     if body.lease is not None:
         queue._lease(body.lease)  # or everybody in the same pass were told of it
@@ -173,7 +170,7 @@ async def claim(call: Call) -> Reply:
 
 
 async def claimed(call: Call, desk: Desk, body: wire.Claim) -> list[Job]:
-    """What a claim gets; if its client goes away meanwhile, it is given back."""
+    """What a claim gets; if its client goes away meanwhile, or its key ends, it is given back."""
     gone = asyncio.ensure_future(call.gone())
     claiming = asyncio.ensure_future(
         desk.claim(body.max, body.lease, body.wait, body.gaps, call.principal.id)
@@ -181,15 +178,14 @@ async def claimed(call: Call, desk: Desk, body: wire.Claim) -> list[Job]:
     try:
         await asyncio.wait((claiming, gone), return_when=asyncio.FIRST_COMPLETED)
         if not claiming.done():
-            claiming.cancel()
-            with suppress(asyncio.CancelledError):
-                await claiming
             raise Disconnected
-        return claiming.result()
-    finally:
         gone.cancel()
-        with suppress(asyncio.CancelledError):
-            await gone
+        await asyncio.wait((gone,))
+        return claiming.result()
+    except BaseException:  # its end among them, also when jobs were found already
+        gone.cancel()
+        await desk.undo(claiming)
+        raise
 
 
 def job_out(call: Call, queue: Queue, job: Job, values: codec.Values, headers: bool) -> wire.JobOut:

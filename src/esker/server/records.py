@@ -9,10 +9,8 @@ import msgspec
 from xxhash import xxh3_64
 
 from esker import positions
-from esker.aio.store import AsyncTopic
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
-from esker.engine.intake import checking
 from esker.engine.once import key_of
 from esker.engine.ranges import DELETED, without_holes
 from esker.engine.reader import earliest_of, end_of
@@ -21,14 +19,17 @@ from esker.engine.store import Store
 from esker.engine.topic import Topic
 from esker.errors import DataGap, InvalidOption, TopicNotFound, nearest
 from esker.options import topic_name
-from esker.records import Gap, Record, Span, Spans
-from esker.server import codec, interop, wire
+from esker.records import Gap, Record, Spans
+from esker.server import codec, interop, sheet, wire
+from esker.server.appending import appended
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Reply, decoded
 from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
+from esker.server.depth import check_depth
 from esker.server.faults import Fault
-from esker.server.latency import note_waits, timed
-from esker.server.producers import either, produced, producing
+from esker.server.latency import took
+from esker.server.producers import either, producing
+from esker.server.settings import Settings
 from esker.server.sifting import first, matching, wanted_of
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
 from esker.server.waiting import Waiting
@@ -37,7 +38,6 @@ from esker.storage.sealed import SealedSegment
 # A page of sealed records is the same for ever, or until they are deleted.
 STRONG_SECONDS: Final = 0.01  # between looks whether what is there is durable, too
 CACHED: Final = "private, max-age=86400, immutable"
-TRIES: Final = 4  # at a topic that is deleted again and again
 LOOKS: Final = 200_000  # records that one call looks at for those that are wanted
 STEP: Final = 1_000  # of them at once, however few are asked for
 
@@ -47,11 +47,11 @@ STEP: Final = 1_000  # of them at once, however few are asked for
 async def append(call: Call) -> Reply:
     """Append what the body holds: all of it, or nothing."""
     query: wire.AppendQuery = call.query
-    name, media, data = call.params["topic"], call.media, await call.read()
+    name, media, data = call.params["topic"], call.media, await call.whole()
     key = _one(call.headers.get("idempotency-key"), query.idempotency_key)
     if key is not None:
         key_of(key)  # is refused before anything is made
-    create, limit = query.create, call.app.settings.batch_records
+    create, settings = query.create, call.app.settings
     producer = producing(call)
     records: Any
     event = interop.is_event(call)
@@ -64,16 +64,15 @@ async def append(call: Call) -> Reply:
     if event:
         records = [interop.binary_in(call.headers, data)]
     elif media in (CLOUD_EVENT, CLOUD_EVENTS):
-        records = interop.events_in(data, media)
+        records = await call.apart(data, lambda: _events_in(data, media, settings))
     elif media == JSON:
-        body: wire.Append = decoded(data, wire.Append)
-        records = codec.records_in(body.records, limit)
+        body, records = await call.apart(data, lambda: json_in(data, settings))
         key, create = _one(key, body.idempotency_key), create and body.create
         producer = either(producer, body)
     elif media == NDJSON:
-        records = codec.lines_in(data, limit)
+        records = await call.apart(data, lambda: _lines_in(data, settings))
     elif media == ARROW:
-        records = await call.app.run(lambda _: arrow_in(data, call.app.settings.body_bytes))
+        records = await call.app.run(lambda _: arrow_in(data, settings.body_bytes))
         if query.atomic or key is not None or producer is not None:
             table = records
             records = await call.app.run(lambda _: codec.records_of(table))
@@ -81,63 +80,61 @@ async def append(call: Call) -> Reply:
         records = [_raw(call, data)]
     else:
         raise Fault("unsupported_media_type", f"{media} is not taken here")
-    began = call.app.clock.monotonic()
-    call.times["parse"] = (began - call.began) * 1e3
-    span: Span | Spans
-    for left in range(TRIES)[::-1]:
-        try:
-            if producer is not None:
-                span = await produced(call, name, records, producer, key, create)
-            else:
-                span = await _appended(call, name, records, key, create)
-            break
-        except TopicNotFound:  # deleted under our hands: this is the first record of the next one
-            if not left or not create:
-                raise
-    call.app.rooms.desks.ring(name)
-    took = call.app.clock.monotonic() - began
-    call.times["append"] = took * 1e3
-    stages = call.app.hub.stages
-    stages.took("parse", began - call.began)
-    stages.took("append", took)
+    if key is not None and producer is not None:
+        raise Fault("invalid_request", "give an idempotency key, or a producer and its sequence")
+    took(call, "parse", call.app.clock.monotonic() - call.began)
+    numbered = producer and (producer.producer, query.shard, producer.sequence)
+    span = await appended(
+        call, name, records, wait=query.wait, key=key, create=create, numbered=numbered
+    )
     spans = list(span) if isinstance(span, Spans) else [span]
     told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
     count = sum(each.count for each in told)
     return Reply(wire.Appended(name, count, told if query.returns == "offsets" else []))
 
 
-async def _appended(
-    call: Call, name: str, records: Any, key: str | None, create: bool
-) -> Span | Spans:
-    open_already = call.app.store._topics.get(name)  # or asking would leave a handle behind
-    if open_already is not None and open_already._topic.ready:
-        return await _put(call, open_already, records, key)
-    if await call.app.run(lambda store: name in store):
-        return await _put(call, call.app.store[name], records, key)
-    if not create:
-        raise TopicNotFound(f"no topic {name!r}")
-    async with call.app.room(name, check=checking(name, records)):  # its first record makes it
-        return await _put(call, call.app.store[name], records, key)
-
-
-async def _put(call: Call, topic: AsyncTopic, records: Any, key: str | None) -> Span | Spans:
-    wait, log = call.query.wait, topic._topic
-    if not isinstance(records, list):
-        return await timed(call, lambda _: log.append_arrow(records, wait))
-    if len(records) == 1 and key is None and wait:
-        one = records[0] if isinstance(records[0], Record) else Record(records[0])
-        headers = None if one.headers is None else dict(one.headers)
-        fields = (one.key, one.tag, one.node, headers, one.timestamp)
-        offset, held, synced = await topic._append_timed(one.value, fields, True)
-        note_waits(call, held, synced)
-        return Span(getattr(offset, "shard", 0), int(offset), 1)
-    return await timed(call, lambda _: log.append_many(records, wait, key))
-
-
 def _one(first: str | None, second: str | None) -> str | None:
     if first is not None and second is not None and first != second:
         raise Fault("invalid_request", "two different idempotency keys are given")
     return first if first is not None else second
+
+
+class _Texts(wire.Append):
+    """A body whose records are texts and what stands beside them: it has no more than three levels.
+
+    So it need not be measured before, and is decoded in one go.
+    """
+
+    records: list[codec.TextIn]  # type: ignore[assignment]
+
+
+_TEXTS: Final = msgspec.json.Decoder(_Texts)
+_LEVELS: Final = 3  # the body, the list, a record
+
+
+def json_in(data: bytes, settings: Settings) -> tuple[wire.Append, list[Any]]:
+    """A body of JSON, and its records as `append_many` takes them."""
+    limit, depth = settings.batch_records, settings.json_depth
+    if data.count(b"{") <= limit + 1 and depth >= _LEVELS:
+        try:
+            texts = _TEXTS.decode(data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            pass  # it holds something else, or is wrong: what follows tells what
+        else:
+            return texts, codec.texts_in(texts.records)
+    check_depth(data, depth)
+    body: wire.Append = decoded(data, wire.Append)
+    return body, codec.records_in(body.records, limit)
+
+
+def _lines_in(data: bytes, settings: Settings) -> list[Any]:
+    check_depth(data, settings.json_depth)
+    return codec.lines_in(data, settings.batch_records)
+
+
+def _events_in(data: bytes, media: str, settings: Settings) -> list[Any]:
+    check_depth(data, settings.json_depth)
+    return interop.events_in(data, media, settings.batch_records)
 
 
 _OF_BYTES: Final = frozenset({"esker-key", "esker-tag", "esker-node"})
@@ -250,16 +247,13 @@ async def read(call: Call) -> Reply:
     name = call.params["topic"]
     if query.columns is not None and media != ARROW:
         raise Fault("invalid_request", f"columns are chosen of Arrow: accept {ARROW}")
-    if query.wait > call.app.settings.wait_seconds:
-        raise Fault(
-            "invalid_request", f"wait={query.wait}: at most {call.app.settings.wait_seconds}"
-        )
+    call.check_wait(query.wait)
     began = call.app.clock.monotonic()
 
     def work(store: Store) -> Found | Reply:
         """All of it at once: to change threads costs as much as to read a page."""
         topic = known(store, name)
-        found = look(topic, _shard(topic, query.shard), query.start, query)
+        found = look(topic, chosen_shard(topic, query.shard), query.start, query)
         waits = query.wait and not found.items and not _over(found, query)
         return found if waits else _page(call, found, media)
 
@@ -336,7 +330,7 @@ def known(store: Store, name: str) -> Topic:
     return store[name]
 
 
-def _shard(topic: Topic, asked: int | None) -> int:
+def chosen_shard(topic: Topic, asked: int | None) -> int:
     if asked is None and topic.shards > 1:
         raise InvalidOption(
             f"topic {topic.name!r} has {topic.shards} shards, each with offsets of its own; say "
@@ -370,7 +364,7 @@ def _page(call: Call, found: Found, media: str) -> Reply:
     if media == ARROW:
         records: Any = codec.arrow_out(batches, query.columns)
     elif media == CSV:
-        records = codec.csv_out(batches)
+        records = sheet.sheet(found.items, headers=query.headers)
     elif media == CLOUD_EVENTS:
         everything = (each for batch in batches for each in batch.records())
         records = interop.events_out(call.params["topic"], everything)

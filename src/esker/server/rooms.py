@@ -26,7 +26,7 @@ import msgspec
 from esker.format.commit import Ticket
 from esker.queues.job import DEAD, NOT_BEFORE
 from esker.records import Record
-from esker.server.codec import RecordOut, Values, _header_out, _text_of
+from esker.server.codec import RecordOut, Values, header_out, text_of
 from esker.server.desk import Desks
 from esker.server.faults import Fault
 from esker.server.hands import Hands
@@ -99,20 +99,20 @@ def record_fields(record: Record, values: Values, headers: bool) -> dict[str, An
         "offset": record.offset, "shard": record.shard, "timestamp": record.timestamp or 0,
         "tag": record.tag, "node": record.node,
     }  # fmt: skip
-    value = _text_of(record.value, values)
+    value = text_of(record.value, values)
     if value is None:
         found["base64"] = base64.b64encode(record.value).decode()
     else:
         found["value"] = value
     if record.key is not None:
-        key = _text_of(record.key, "text")
+        key = text_of(record.key, "text")
         if key is None:
             found["key_base64"] = base64.b64encode(record.key).decode()
         else:
             found["key"] = key
     if headers and record.headers:
         found["headers"] = {
-            name: _header_out(cell)
+            name: header_out(cell)
             for name, cell in record.headers.items()
             if name not in (NOT_BEFORE, DEAD)  # ours, not the user's
         } or None

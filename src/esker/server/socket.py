@@ -31,17 +31,18 @@ from typing import Any, Final
 
 import msgspec
 
-from esker.engine.intake import checking
 from esker.engine.once import key_of
-from esker.errors import EskerError, TopicNotFound
+from esker.errors import EskerError
 from esker.options import topic_name
-from esker.records import Record, Span, Spans
+from esker.records import Spans
 from esker.server import codec, cursor, faults, frames, wire, wire_live
+from esker.server.appending import appended
 from esker.server.arrow import arrow_in
 from esker.server.call import Call, Receive, Reply, Send
 from esker.server.depth import check_depth
 from esker.server.faults import Fault
 from esker.server.feed import Spot
+from esker.server.latency import took
 from esker.server.stream import KEY_ENDED, SHARDS_MAX, SocketStream
 from esker.server.wire_live import Answer, Ping, Publish, Subscribe, Unsubscribe
 
@@ -119,14 +120,17 @@ class Talk:
         self._refused = refused
         self._hub = call.app.hub
         self._stream = stream
+        self._began = 0.0  # when the message that is looked at was here
 
     async def take(self, data: bytes, binary: bool) -> None:
         """One message."""
+        self._began = self._call.app.clock.monotonic()
         request: str | int | None = None
         head, body, message = b"", None, None
         try:
             head, body = frames.unbinary(data) if binary else (data, None)
-            check_depth(head, self._call.app.settings.json_depth)
+            most = self._call.app.settings.json_depth
+            await self._call.apart(head, lambda: check_depth(head, most))
             message = _MESSAGE.decode(head)
             request = message.request_id
             answer = await self._do(message, body)
@@ -207,13 +211,11 @@ class Talk:
             raise Fault("invalid_request", "records come as JSON, or as Arrow behind the head")
         with self._hub.admitted(not message.disable_backpressure):
             records = await self._records(message, body)
-            try:
-                span = await self._append_or_make(message, records)
-            except TopicNotFound:  # deleted under our hands: these are the first of the next one
-                if not message.create:
-                    raise
-                span = await self._append_or_make(message, records)
-        app.rooms.desks.ring(name)
+            took(self._call, "parse", app.clock.monotonic() - self._began)
+            span = await appended(
+                self._call, name, records, wait=message.wait, key=message.idempotency_key,
+                create=message.create,
+            )  # fmt: skip
         spans = list(span) if isinstance(span, Spans) else [span]
         told = [wire.Span(each.shard, each.first, each.count) for each in spans if each.count]
         return Answer("ack", topic=name, count=sum(each.count for each in told), spans=told)
@@ -229,23 +231,9 @@ class Talk:
                 return table
             records = await app.run(lambda _: codec.records_of(table))
         else:
-            records = codec.records_in(message.records, settings.batch_records)
-        return [each if isinstance(each, Record) else Record(each) for each in records]
-
-    async def _append_or_make(self, message: Publish, records: Any) -> Span | Spans:
-        app, name = self._call.app, message.topic
-        if await app.run(lambda store: name in store):
-            return await self._append(message, records)
-        if not message.create:
-            raise TopicNotFound(f"no topic {name!r}")
-        async with app.room(name, check=checking(name, records)):  # its first record makes it
-            return await self._append(message, records)
-
-    async def _append(self, message: Publish, records: Any) -> Span | Spans:
-        topic = self._call.app.store[message.topic]
-        if isinstance(records, list):
-            return await topic.append_many(records, message.wait, message.idempotency_key)
-        return await topic.append_arrow(records, message.wait)
+            given, most = message.records, settings.batch_records
+            records = await self._call.apart(given, lambda: codec.records_in(given, most))
+        return records
 
     def _allow(self, scope: Any, names: list[str]) -> None:
         principal = self._call.principal

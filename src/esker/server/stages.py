@@ -18,15 +18,12 @@ import struct
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from esker.engine import attach as attaching
 from esker.engine.intake import check_shard, checking
 from esker.errors import AttachPending
-from esker.format.columns import HEADER_TYPE
 from esker.format.commit import Ticket
 from esker.server import wire_rooms as wire
+from esker.server.arrow import RECORDS, SCHEMA, head_of, table_in, wrong
 from esker.server.call import Call, Reply
 from esker.server.faults import Fault
 from esker.server.rooms import opened_ticket, sealed_ticket
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 4 << 20  # that are staged at a time
 WRITTEN_MAX: Final = 64 << 20  # of a piece, when what stands for many bytes is written out
 LOOK_SECONDS: Final = 0.01  # between looks whether another process has attached its part
-SCHEMA, DICTIONARY, RECORDS = 1, 2, 3  # kinds of messages
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -67,7 +63,7 @@ class Messages:
                 break
             found.append(message)
         if self.ended and self._data:
-            raise _wrong("there is something behind its end")
+            raise wrong("there is something behind its end")
         return found
 
     def _next(self) -> Message | None:
@@ -76,16 +72,16 @@ class Messages:
             return None
         mark, size = struct.unpack_from("<Ii", data)
         if mark != 0xFFFFFFFF:
-            raise _wrong("a message does not begin as one")
+            raise wrong("a message does not begin as one")
         if size == 0:
             del data[:8]
             self.ended = True
             return None
         if size < 0 or size > self._most:
-            raise _wrong(f"a message whose head has {size} bytes")
+            raise wrong(f"a message whose head has {size} bytes")
         if len(data) < 8 + size:
             return None
-        kind, body = _head(bytes(data[8 : 8 + size]))
+        kind, body = head_of(bytes(data[8 : 8 + size]))
         whole = 8 + size + body
         if whole > self._most:
             raise Fault(
@@ -97,55 +93,6 @@ class Messages:
         message = Message(kind, bytes(data[:whole]))
         del data[:whole]
         return message
-
-
-def _head(head: bytes) -> tuple[int, int]:
-    """The kind of a message and the length of its body, from its Flatbuffers table."""
-    try:
-        (root,) = struct.unpack_from("<I", head)
-        (back,) = struct.unpack_from("<i", head, root)
-        table = root - back
-        (size,) = struct.unpack_from("<H", head, table)
-        if table < 0 or size < 8:
-            raise _wrong("a message without a kind")
-        fields = [*struct.unpack_from(f"<{(size - 4) // 2}H", head, table + 4), 0, 0, 0, 0]
-        kind = head[root + fields[1]] if fields[1] else 0
-        if (
-            kind in (DICTIONARY, RECORDS)
-            and fields[2]
-            and _is_squeezed(head, root + fields[2], kind)
-        ):
-            raise Fault("unsupported_media_type", "send Arrow as it is, not compressed")
-        (body,) = struct.unpack_from("<q", head, root + fields[3]) if fields[3] else (0,)
-    except (struct.error, IndexError):
-        raise _wrong("a message whose head cannot be read") from None
-    if kind not in (SCHEMA, DICTIONARY, RECORDS) or body < 0:
-        raise _wrong("a message of another kind")
-    return kind, body
-
-
-def _is_squeezed(head: bytes, place: int, kind: int) -> bool:
-    """Whether the buffers of a message are compressed: its table says how, in its fourth field."""
-    at = place + struct.unpack_from("<I", head, place)[0]
-    if kind == DICTIONARY:  # a record batch lies within, in the second field
-        within = _field(head, at, 1)
-        if not within:
-            return False
-        at += within
-        at += struct.unpack_from("<I", head, at)[0]
-    return bool(_field(head, at, 3))
-
-
-def _field(head: bytes, at: int, number: int) -> int:
-    """Where a field of a Flatbuffers table lies, from its beginning; 0 if it is not there."""
-    table = at - struct.unpack_from("<i", head, at)[0]
-    if table < 0 or struct.unpack_from("<H", head, table)[0] < 6 + 2 * number:
-        return 0
-    return int(struct.unpack_from("<H", head, table + 4 + 2 * number)[0])
-
-
-def _wrong(what: str) -> Fault:
-    return Fault("invalid_request", f"the body is not an Arrow stream: {what}")
 
 
 # ---- staging ---------------------------------------------------------------------------------
@@ -199,7 +146,7 @@ async def _pieces(call: Call) -> AsyncIterator[bytes]:
     async for data in call.pieces():
         for message in messages.feed(data):
             if (message.kind == SCHEMA) != (not before):
-                raise _wrong("a stream begins with its schema, and has one")
+                raise wrong("a stream begins with its schema, and has one")
             if message.kind == RECORDS:
                 batch.append(message.data)
                 if sum(map(len, batch)) >= PIECE_BYTES:
@@ -213,47 +160,20 @@ async def _pieces(call: Call) -> AsyncIterator[bytes]:
             if sum(map(len, before)) > limit:
                 raise Fault("payload_too_large", f"dictionaries of more than {limit} bytes")
     if not before or messages._data:
-        raise _wrong("it ends too early")
+        raise wrong("it ends too early")
     if batch:
         yield b"".join([*before, *batch, _END])
 
 
 def _table(piece: bytes) -> Any:
     """The records of a piece, looked at."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(piece)) as reader:
-            table = reader.read_all()
-            table.validate(full=True)
-        size = sum(_written_out(chunk) for column in table.columns for chunk in column.chunks)
-    except (pa.ArrowException, OSError, ValueError) as problem:
-        raise _wrong(str(problem)) from None
+    table, size = table_in(piece)
     if size > WRITTEN_MAX:
         raise Fault(
             "payload_too_large", f"{size} bytes of a record batch when written out; at most "
             f"{WRITTEN_MAX}: send smaller ones",
         )  # fmt: skip
     return table
-
-
-def _written_out(array: Any) -> int:
-    """How large an array is without its shortcuts: a few bytes can stand for very many."""
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        words = array.dictionary
-        if not _is_text(words.type):
-            raise _wrong(f"a column of {kind}")
-        return pc.sum(pc.binary_length(words).take(array.indices)).as_py() or 0
-    if _is_text(kind) or pa.types.is_primitive(kind) or kind == HEADER_TYPE:
-        return int(array.nbytes)
-    raise _wrong(f"a column of {kind}")
-
-
-def _is_text(kind: Any) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind)
-        or types.is_large_binary(kind)
-    )  # fmt: skip
 
 
 def _ticket_out(store: Store, topic: str, ticket: Ticket) -> wire.Ticket:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from esker.server.faults import Fault
+from esker.server.faults import throttled
 from esker.server.keys import Principal, Scope, hash_of
 
 SECONDS: Final = 30.0
@@ -46,11 +46,8 @@ class Tickets:
         mine = sum(each.principal.account is principal.account for each in self._given.values())
         for count, most in ((mine, MOST_OF_ONE), (len(self._given), MOST)):
             if count >= most:
-                raise Fault(
-                    "throttled", f"{most} tickets are waiting to be used",
-                    detail={"limit": "tickets", "max": most},
-                    headers=(("retry-after", str(int(SECONDS))),),
-                )  # fmt: skip
+                told = f"{most} tickets are waiting to be used"
+                raise throttled("tickets", most, int(SECONDS), told)
         text = f"tkt_{secrets.token_hex(16)}"
         self._given[hash_of(text)] = Ticket(principal.narrowed(scopes, topics), now + SECONDS)
         return text

@@ -39,7 +39,7 @@ from esker.options import topic_name
 from esker.server import cursor, wire_live
 from esker.server.call import Call, Receive, Reply, Send
 from esker.server.codec import EVENTS, UNBUFFERED
-from esker.server.faults import Fault
+from esker.server.faults import Fault, throttled
 from esker.server.feed import Spot
 from esker.server.frames import Lens
 from esker.server.records import known
@@ -94,10 +94,7 @@ class Sessions:
         mine = sum(kept.session.owner == session.owner for kept in self._known.values())
         for count, most in ((mine, SESSIONS_OF_ONE), (len(self._known), SESSIONS_MAX)):
             if count >= most:
-                raise Fault(
-                    "throttled", f"{most} watches are waiting to be used",
-                    detail={"limit": "watches", "max": most}, headers=(("retry-after", "1"),),
-                )  # fmt: skip
+                raise throttled("watches", most, 1, f"{most} watches are waiting to be used")
         name = secrets.token_urlsafe(16)
         self._known[name] = _Kept(session, now + TTL_SECONDS)
         return name

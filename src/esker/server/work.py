@@ -23,14 +23,13 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from esker.errors import EskerError
 from esker.queues.job import Job
 from esker.server import wire_rooms as wire
 from esker.server.call import Call, Reply
 from esker.server.codec import EVENTS, UNBUFFERED
 from esker.server.faults import Fault, fault_of
+from esker.server.frames import event
 from esker.server.queues import job_out, opened
 
 if TYPE_CHECKING:
@@ -60,11 +59,6 @@ def _lease(text: str | None) -> float | str | None:
         return text
 
 
-def event(kind: str, data: Any) -> bytes:
-    """One event of a stream."""
-    return b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
-
-
 class Stream:
     """One worker at the other end of a connection."""
 
@@ -90,7 +84,7 @@ class Stream:
             self._beat_at = self._loop.time() + self._rhythm
             while not stopping.done():
                 for lost in self._late():
-                    yield event("lost", lost)
+                    yield event("lost", lost, "sse")
                 room = call.query.max - len(self._held)
                 if claiming is None and room > 0:
                     claiming = asyncio.ensure_future(self._claim(room))
@@ -115,11 +109,11 @@ class Stream:
                         claiming = None
                     self._take(jobs)
                     for job in jobs:
-                        yield event("job", self._told(job))
+                        yield event("job", self._told(job), "sse")
                 if self._loop.time() >= self._beat_at:
                     self._beat_at = self._loop.time() + self._rhythm
                     yield b": heartbeat\n\n"
-            yield event("bye", {"reason": "the server stops"})
+            yield event("bye", {"reason": "the server stops"}, "sse")
         finally:
             await asyncio.shield(asyncio.ensure_future(self._end(stopping, claiming)))
 
@@ -185,4 +179,4 @@ class Stream:
 def _error(problem: EskerError) -> bytes:
     fault = fault_of(problem)
     told = {"code": fault.code, "message": fault.message}
-    return event("error", told | ({"detail": fault.detail} if fault.detail else {}))
+    return event("error", told | ({"detail": fault.detail} if fault.detail else {}), "sse")
