@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,3 +128,24 @@ def test_groups_queues_and_routes_have_their_twins_over_http(server: Server) -> 
             await route.delete()
 
     asyncio.run(main())
+
+
+def test_a_poll_that_is_left_early_loses_nothing(server: Server, tmp_path: Path) -> None:
+    async def main(place: Any) -> None:
+        async with esker.aopen(place) as store:
+            topic = await store.create("t", shards=3)
+            for number in range(30):
+                await topic.append(f"{number}", key=f"k{number}", wait=True)
+            group = await topic.group("g")
+            seen: list[bytes] = []
+            for _ in range(5):
+                async for batch in group.poll(wait=0.2):
+                    seen += batch.values
+                    await group.ack_batch(batch)
+                    break
+            assert len(seen) == len(set(seen)) == 30
+            await group.sync()
+            assert (await group.lag()).records == 0  # type: ignore[union-attr]
+
+    asyncio.run(main(tmp_path / "here"))
+    asyncio.run(main(server.url))
