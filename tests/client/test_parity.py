@@ -28,7 +28,8 @@ MISSING = {
 }  # fmt: skip
 # Not for users: what a store asks of what is open in it, and writers of other rooms.
 INNER = {
-    "Topic": {"ready"}, "Tail": {"watch", "unwatch"}, "Route": {"id"}, "Stage": {"append_bodies"},
+    "Topic": {"ready"}, "Tail": {"moved", "patience", "watch", "unwatch"}, "Route": {"id"},
+    "Stage": {"append_bodies"},
     "Queue": {"close", "let_go", "priority_of", "tend"},
 }  # fmt: skip
 MORE = {  # what is there besides, because something of the client's own asks for it

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from esker.aio.waiting import PAUSE_SECONDS, news
 from esker.errors import Fenced, InvalidOption, StopProcessing
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus
@@ -19,6 +20,8 @@ from esker.groups.process import OnError, verdict_of
 
 if TYPE_CHECKING:
     from esker.aio.store import AsyncStore
+
+LOOK_SECONDS: Final = 0.25  # between looks at who else reads, while nothing comes
 
 
 class AsyncGroup:
@@ -65,7 +68,17 @@ class AsyncGroup:
             left = 1.0 if deadline is None else deadline - loop.time()
             if found or left <= 0 or self._group._stop:
                 return
-            await asyncio.sleep(min(left, 0.005))
+            await self._more(min(left, LOOK_SECONDS))
+
+    async def _more(self, seconds: float) -> None:
+        """Until there may be more for this member; not for long: members come and go meanwhile."""
+        group, loop = self._group, asyncio.get_running_loop()
+        if isinstance(group, Group):
+            tail = await self._store._run(group._tail)
+            if tail.cursors:
+                await news(self._store, tail, loop.time() + seconds)
+                return
+        await asyncio.sleep(min(seconds, PAUSE_SECONDS))
 
     async def process(
         self, handler: Callable[[GroupBatch], Awaitable[Any]], *, retries: int = 3,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from esker.aio.groups import AsyncGroup
 from esker.aio.queues import AsyncQueue
 from esker.aio.routes import AsyncRoute
+from esker.aio.waiting import news
 from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
@@ -34,7 +35,7 @@ from esker.engine.slices import Slice
 from esker.engine.store import Store, open_store
 from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
-from esker.errors import CommitTimeout, StoreClosed, WouldBlock, WriterBusy
+from esker.errors import CommitTimeout, WouldBlock, WriterBusy
 from esker.groups.describe import GroupStatus
 from esker.options import TopicOptions
 from esker.records import Offset, Record, Span, Spans, Value
@@ -515,26 +516,7 @@ class AsyncTopic:
                 continue
             if deadline is not None and loop.time() >= deadline:
                 return
-            await self._wait(steps, deadline)
-
-    async def _wait(self, steps: Any, deadline: float | None) -> None:
-        """Until there is something new: woken by a writer in this process, else looking."""
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-        waiter = _Waiter(loop, woken)
-        limit = 3600.0 if deadline is None else max(0.0, deadline - loop.time())
-        if steps.blocking:
-            with contextlib.suppress(StoreClosed):
-                await self._store._hold(lambda: steps.wait(limit))
-        elif steps.watch(waiter):
-            try:
-                await asyncio.wait_for(woken.wait(), limit)
-            except TimeoutError:
-                pass
-            finally:
-                steps.unwatch(waiter)
-        else:
-            await asyncio.sleep(min(limit, 0.002))
+            await news(self._store, steps, deadline)
 
     async def get(self, offset: int, shard: int = 0) -> Record:
         """As `Topic.get`."""
@@ -596,17 +578,6 @@ class AsyncTopic:
     async def forget_group(self, name: str) -> None:
         """As `Topic.forget_group`."""
         await self._store._run(lambda: self._topic.forget_group(name))
-
-
-class _Waiter:
-    """What a shard releases as it would a lock; it wakes a task."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
-        self._loop = loop
-        self._woken = woken
-
-    def release(self) -> None:
-        self._loop.call_soon_threadsafe(self._woken.set)
 
 
 class AsyncProducer:

@@ -259,8 +259,9 @@ class Reading(Handle, Sliced):
         begin, missed = self._begin(begin, shard, epoch)
         cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
         return Tail(
-            cursors, self._shards, self._view, gaps, consistency, check_node(skip_node), missed
-        )
+            cursors, self._shards, self._view, self._followers, gaps, consistency,
+            check_node(skip_node), missed,
+        )  # fmt: skip
 
     def slice(self, start: Any = None, stop: Any = None, *, shard: int | None = None,
               gaps: Gaps = "raise", epoch: int | None = None) -> Slice:  # fmt: skip

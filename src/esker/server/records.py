@@ -10,6 +10,7 @@ from xxhash import xxh3_64
 
 from esker import positions
 from esker.aio.store import AsyncTopic
+from esker.aio.waiting import news
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
 from esker.engine.intake import checking
@@ -321,7 +322,7 @@ async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
     async with Waiting(call) as patience:
         while loop.time() < deadline and not (found.items or _over(found, query) or patience.over):
             steps.cursors[shard] = found.seen
-            await patience.until(call.app.store[name]._wait(steps, deadline))
+            await patience.until(news(call.app.store, steps, deadline))
             if query.consistency == "strong":  # what is visible may take a while to be durable
                 await patience.until(asyncio.sleep(STRONG_SECONDS))
             found = await call.app.run(again)

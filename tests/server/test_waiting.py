@@ -1,0 +1,68 @@
+"""Long polls where the server has not written yet, as behind a restart: they sleep, and wake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import esker
+from esker.engine.follower import Follower
+from esker.server.run import Server, serving
+from esker.server.settings import Settings
+from tests.server.conftest import Client
+
+
+@pytest.fixture
+def restarted(tmp_path: Path) -> Iterator[Server]:
+    with esker.open(tmp_path / "data") as store:
+        store["t"].append_many([b"0", b"1"])
+    with serving(tmp_path / "data", Settings(port=0)) as server:
+        yield server
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The shards whose files were looked at."""
+    found: list[str] = []
+    refresh = Follower.refresh
+
+    def counted(self: Follower) -> int:
+        found.append(self.folder)
+        return refresh(self)
+
+    monkeypatch.setattr(Follower, "refresh", counted)
+    return found
+
+
+def asked(client: Client, how: str, wait: float) -> list[object]:
+    """What a call that waits finds behind the records that are there."""
+    if how == "tail":
+        answer = client.call("POST", "/v1/topics/t/tail", {"cursors": {"0": 2}, "wait": wait})
+        return [None] if answer.json()["ends"]["0"] > 2 else []
+    if how == "poll":
+        body = {"member": "m", "wait": wait}
+        found = client.call("POST", "/v1/topics/t/groups/g/poll", body).json()["records"]
+    else:
+        found = client.get(f"/v1/topics/t/records?start=2&wait={wait}").json()["records"]
+    return [each["value"] for each in found]
+
+
+@pytest.mark.parametrize("how", ["read", "tail", "poll"])
+def test_a_long_poll_sleeps_and_is_woken_by_the_first_append(
+    how: str, restarted: Server, looks: list[str]
+) -> None:
+    path, body = "/v1/topics/t/records", {"records": [{"value": "new"}]}
+    with closing(Client(restarted)) as client, closing(Client(restarted)) as other:
+        client.call("PUT", "/v1/topics/t/groups/g", {"start": "latest"})
+        asked(client, how, 0)
+        looks.clear()
+        assert asked(client, how, 1.0) == []
+        assert len(looks) < 30
+        later = threading.Timer(0.2, lambda: other.call("POST", path, body))
+        later.start()
+        assert len(asked(client, how, 20)) == 1
+        later.join()
