@@ -28,6 +28,8 @@ from esker.engine.committer import Ticket
 from esker.engine.identity import Mode
 from esker.engine.maintenance import Maintenance
 from esker.engine.once import Producer
+from esker.engine.reader import check_limit, check_timeout
+from esker.engine.reading import wanted_of
 from esker.engine.recovery import Recovery
 from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
@@ -277,11 +279,15 @@ class AsyncStore:
         `holding`: or may take long, so that it is given a thread that nobody else needs.
         """
         step: Callable[[Callable[[], Any]], Awaitable[Any]] = self._hold if holding else self._run
-        iterator = await self._run(make)
-        while True:
-            item = await step(lambda: next(iterator, _END))
-            if item is _END:
-                return
+        iterator: Iterator[T] | None = None
+
+        def stepped() -> Any:
+            nonlocal iterator
+            if iterator is None:
+                iterator = make()
+            return next(iterator, _END)
+
+        while (item := await step(stepped)) is not _END:
             yield item
 
 
@@ -473,45 +479,40 @@ class AsyncTopic:
         """As `Topic.batches`."""
         return self._store._iterate(lambda: self._topic.batches(start, stop, **how))
 
-    async def read(
+    def read(
         self, start: Any = "earliest", stop: Any = None, *, limit: int | None = None, **how: Any
     ) -> AsyncIterator[Record]:
         """As `Topic.read`."""
-        left = limit
-        async for batch in self.batches(start, stop, **how):
-            for record in batch.records() if isinstance(batch, Batch) else [batch]:
-                if left == 0:
-                    return
-                left = None if left is None else left - 1
-                yield record
+        check_limit(limit)
+        return _records(lambda: self.batches(start, stop, **how), limit)
 
-    async def follow(
+    def follow(
         self, start: Any = "latest", *, timeout: float | None = None, limit: int | None = None,
         **how: Any,
     ) -> AsyncIterator[Record]:  # fmt: skip
         """As `Topic.follow`."""
-        left = limit
-        async for batch in self.follow_batches(start, timeout=timeout, **how):
-            for record in batch.records() if isinstance(batch, Batch) else [batch]:
-                if left == 0:
-                    return
-                left = None if left is None else left - 1
-                yield record
-            if left == 0:
-                return
+        check_limit(limit)
+        check_timeout(timeout)
+        return _records(lambda: self.follow_batches(start, timeout=timeout, **how), limit)
 
-    async def follow_batches(
+    def follow_batches(
         self, start: Any = "latest", *, timeout: float | None = None, **how: Any
     ) -> AsyncIterator[Batch]:
         """Batches as they come. Waits on the loop's side, so that no thread is held by a tail."""
+        return self._follow(start, check_timeout(timeout), how)
+
+    async def _follow(
+        self, start: Any, timeout: float | None, how: dict[str, Any]
+    ) -> AsyncIterator[Batch]:
         steps = await self._store._run(lambda: self._topic.tail(start, **how))
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while not self._store._is_closed():
-            batches = await self._store._run(lambda: list(steps.take()))
-            for batch in batches:
+            moved = False
+            async for batch in self._store._iterate(steps.take):
+                moved = True
                 yield batch
-            if batches:
+            if moved:
                 deadline = None if timeout is None else loop.time() + timeout
                 continue
             if deadline is not None and loop.time() >= deadline:
@@ -578,6 +579,20 @@ class AsyncTopic:
     async def forget_group(self, name: str) -> None:
         """As `Topic.forget_group`."""
         await self._store._run(lambda: self._topic.forget_group(name))
+
+
+async def _records(
+    batches: Callable[[], AsyncIterator[Any]], limit: int | None
+) -> AsyncIterator[Any]:
+    left = limit
+    if left == 0:
+        return
+    async for batch in batches():
+        records, left = wanted_of(batch, left)
+        for record in records:
+            yield record
+        if left == 0:
+            return
 
 
 class AsyncProducer:

@@ -357,13 +357,15 @@ def _records(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
     if left == 0:
         return
     for batch in batches:
-        if isinstance(batch, Gap):
-            yield batch
-            continue
-        records = batch.records()
-        if left is not None:
-            records = records[:left]
-            left -= len(records)
+        records, left = wanted_of(batch, left)
         yield from records
         if left == 0:
             return
+
+
+def wanted_of(item: Batch | Gap, left: int | None) -> tuple[list[Any], int | None]:
+    """What of a batch is wanted where so many records are, and how many are wanted behind it."""
+    if isinstance(item, Gap):
+        return [item], left  # no record
+    records = item.records() if left is None else item.records()[:left]
+    return records, None if left is None else left - len(records)
