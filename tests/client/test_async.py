@@ -149,3 +149,56 @@ def test_a_poll_that_is_left_early_loses_nothing(server: Server, tmp_path: Path)
 
     asyncio.run(main(tmp_path / "here"))
     asyncio.run(main(server.url))
+
+
+@pytest.mark.parametrize("where", ["here", "server"])
+def test_stop_is_heard_between_tries_and_between_polls(
+    where: str, server: Server, tmp_path: Path
+) -> None:
+    async def main(place: Any) -> None:
+        async with esker.aopen(place) as store:
+            await store["t"].append(b"a", wait=True)
+            group = await store["t"].group("g")
+            tried = asyncio.Event()
+
+            async def fail(_: esker.GroupBatch) -> None:
+                tried.set()
+                raise ValueError
+
+            working = asyncio.create_task(group.process(fail, delay=60))
+            await tried.wait()
+            group.stop()
+            assert await asyncio.wait_for(working, 20) == 0
+            await group.close()
+
+            group = await store["t"].group("g", "latest")
+            seen: list[bytes] = []
+
+            async def handle(batch: esker.GroupBatch) -> None:
+                seen.extend(batch.values)
+                tried.set()
+
+            tried.clear()
+            working = asyncio.create_task(group.process(handle, idle=60))
+            await tried.wait()
+            await asyncio.sleep(0.3)
+            group.stop()
+            assert await asyncio.wait_for(working, 20) == 1
+            assert seen == [b"a"], "it was not acked before"
+            await group.close()
+
+    asyncio.run(main(server.url if where == "server" else tmp_path / "here"))
+
+
+def test_what_a_loop_around_a_group_is_told_is_checked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "here") as store:
+            await store["t"].append(b"a", wait=True)
+            async with await store["t"].group("g") as group:
+                for wrong in ({"retries": -1}, {"delay": -1}, {"idle": "soon"}):
+                    with pytest.raises(esker.InvalidOption):
+                        await group.process(nothing, **wrong)  # type: ignore[arg-type]
+
+    async def nothing(_: esker.GroupBatch) -> None: ...
+
+    asyncio.run(main())

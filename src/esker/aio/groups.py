@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from esker.aio.waiting import PAUSE_SECONDS, news
+from esker.engine.reader import check_count, check_timeout
 from esker.errors import Fenced, InvalidOption, StopProcessing
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus
@@ -16,7 +17,7 @@ from esker.groups.group import POLL_RECORDS, Group
 from esker.groups.lag import Lag
 from esker.groups.moves import Move
 from esker.groups.pattern import PatternGroup
-from esker.groups.process import OnError, verdict_of
+from esker.groups.process import STEP_SECONDS, OnError, rests, verdict_of
 
 if TYPE_CHECKING:
     from esker.aio.store import AsyncStore
@@ -86,11 +87,15 @@ class AsyncGroup:
         max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, idle: float | None = None,
     ) -> int:  # fmt: skip
         """As `Group.process`, with a handler that is awaited."""
+        check_count("retries", retries, 0)
+        check_timeout(delay)
+        patience = check_timeout(idle)
         handled = 0
+        waited = 0.0
         while not self._group._stop:
             came = False
             batch: Any
-            async for batch in self.poll(max_records, max_bytes, 0.1 if idle is None else idle):
+            async for batch in self.poll(max_records, max_bytes, STEP_SECONDS):
                 came = True
                 if not isinstance(batch, GroupBatch):
                     continue
@@ -106,7 +111,8 @@ class AsyncGroup:
                 handled += len(batch) if verdict != "skip" else 0
                 if verdict == "last" or self._group._stop:
                     return handled
-            if idle is not None and not came:
+            waited = 0.0 if came else waited + STEP_SECONDS
+            if patience is not None and waited >= patience:
                 break
         return handled
 
@@ -127,7 +133,8 @@ class AsyncGroup:
                 if verdict != "retry":
                     return verdict
                 failed = 0 if failed > retries else failed
-            await asyncio.sleep(delay)
+            for step in rests(self._group, delay):
+                await asyncio.sleep(step)
             if self._group._stop:
                 return "stop"
 
