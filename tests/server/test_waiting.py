@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -66,3 +67,58 @@ def test_a_long_poll_sleeps_and_is_woken_by_the_first_append(
         later.start()
         assert len(asked(client, how, 20)) == 1
         later.join()
+
+
+STREAM = {"Content-Type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers"),
+    [
+        ("POST", "/v1/topics/t/records", {"records": [{"value": "a"}]}, {}),
+        ("POST", "/v1/topics/new/records", {"records": [{"value": "a"}]}, {}),
+        ("PUT", "/ds/stream", b"a", STREAM),
+    ],
+)
+def test_the_loop_does_not_wait_for_who_makes_a_topic(
+    method: str, path: str, body: object, headers: dict[str, str], restarted: Server,
+) -> None:  # fmt: skip
+    made, asked = threading.Event(), threading.Event()
+    store = restarted.app.store._store
+
+    def make() -> None:
+        with store._lock:  # as who makes one, while a slow disk syncs its directory
+            asked.set()
+            made.wait(10)
+
+    def call() -> None:
+        with closing(Client(restarted)) as client:
+            client.call(method, path, body, headers)
+
+    with closing(Client(restarted)) as client:
+        maker, caller = threading.Thread(target=make), threading.Thread(target=call)
+        lookup = store._lookup
+        patched = pytest.MonkeyPatch()
+
+        def known(name: str) -> object:
+            """The call has come so far that it asks for a topic."""
+            found = lookup(name)
+            if not maker.is_alive() and not asked.is_set():
+                maker.start()
+                assert asked.wait(10)
+            return found
+
+        patched.setattr(store, "_lookup", known)
+        caller.start()
+        try:
+            assert asked.wait(10)
+            for _ in range(20):
+                assert client.get("/healthz").status == 200
+                time.sleep(0.01)
+            assert not made.is_set()
+            assert maker.is_alive(), "it was waited for"
+        finally:
+            made.set()
+            patched.undo()
+            caller.join()
+            maker.join()

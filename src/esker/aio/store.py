@@ -112,20 +112,30 @@ class AsyncStore:
 
     def __getitem__(self, name: str) -> AsyncTopic:
         """As `store[name]`."""
+        return self._open_already(name) or self._twin(self._store[name])
+
+    async def _topic(self, name: str) -> AsyncTopic:
+        """As `store[name]`, for who must not wait: a thread that makes a topic has all of them."""
+        return self._open_already(name) or self._twin(await self._run(lambda: self._store[name]))
+
+    def _open_already(self, name: str) -> AsyncTopic | None:
         topic = self._topics.get(name)
-        if topic is None or topic._topic._gone:  # deleted, by whomever
-            topic = self._topics[name] = AsyncTopic(self, self._store[name])
-        return topic
+        return None if topic is None or topic._topic._gone else topic  # deleted, by whomever
+
+    def _twin(self, topic: Topic) -> AsyncTopic:
+        twin = self._topics.get(topic.name)
+        if twin is None or twin._topic is not topic:
+            twin = self._topics[topic.name] = AsyncTopic(self, topic)
+        return twin
 
     async def create(self, name: str, *, exist_ok: bool = False, **options: Any) -> AsyncTopic:
         """As `Store.create`."""
-        await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
-        return self[name]
+        made = await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
+        return self._twin(made)
 
     async def alter(self, name: str, **options: Any) -> AsyncTopic:
         """As `Store.alter`."""
-        await self._run(lambda: self._store.alter(name, **options))
-        return self[name]
+        return self._twin(await self._run(lambda: self._store.alter(name, **options)))
 
     async def delete(self, name: str, *, missing_ok: bool = False, if_empty: bool = False) -> None:
         """As `Store.delete`."""

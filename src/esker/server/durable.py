@@ -193,7 +193,8 @@ async def _put(
     if closing:
         made.append(_marked(b"", end))
     entry.stream = None  # until it is known what became of it
-    span = await app.store[name].append_many(made, True)
+    topic = await app.store._topic(name)
+    span = await topic.append_many(made, True)
     app.rooms.desks.ring(name)
     now = app.clock.now_us()
     if begins or not isinstance(span, Span) or span.first != stream.upto:  # others were there, too

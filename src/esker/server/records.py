@@ -114,11 +114,11 @@ async def _appended(
     if open_already is not None and open_already._topic.ready:
         return await _put(call, open_already, records, key)
     if await call.app.run(lambda store: name in store):
-        return await _put(call, call.app.store[name], records, key)
+        return await _put(call, await call.app.store._topic(name), records, key)
     if not create:
         raise TopicNotFound(f"no topic {name!r}")
     async with call.app.room(name, check=checking(name, records)):  # its first record makes it
-        return await _put(call, call.app.store[name], records, key)
+        return await _put(call, await call.app.store._topic(name), records, key)
 
 
 async def _put(call: Call, topic: AsyncTopic, records: Any, key: str | None) -> Span | Spans:

@@ -243,7 +243,7 @@ class Talk:
             return await self._append(message, records)
 
     async def _append(self, message: Publish, records: Any) -> Span | Spans:
-        topic = self._call.app.store[message.topic]
+        topic = await self._call.app.store._topic(message.topic)
         if isinstance(records, list):
             return await topic.append_many(records, message.wait, message.idempotency_key)
         return await topic.append_arrow(records, message.wait)
