@@ -122,3 +122,24 @@ def test_the_loop_does_not_wait_for_who_makes_a_topic(
             patched.undo()
             caller.join()
             maker.join()
+
+
+def test_the_server_keeps_nothing_of_topics_that_are_deleted(restarted: Server) -> None:
+    app = restarted.app
+    with closing(Client(restarted)) as client:
+        for number in range(3):
+            client.call("POST", f"/v1/topics/t{number}/records", {"records": [{"value": "a"}]})
+            assert client.get(f"/v1/topics/t{number}").status == 200
+            client.call("DELETE", f"/v1/topics/t{number}?missing_ok=true")
+            client.call("PUT", f"/ds/s{number}", b"a", {**STREAM, "Stream-TTL": "1"})
+        assert client.call("DELETE", "/v1/topics/t0?missing_ok=true").json()["deleted"] is False
+        assert client.call("DELETE", "/v1/topics/t0").status == 404
+        assert client.call("DELETE", "/ds/s0").status == 204
+        time.sleep(1.1)
+        for number in range(3):
+            assert client.get(f"/ds/s{number}").status == 404
+    kept = {*app.store._topics, *app.store._store._topics}
+    for each in (app.hub, app.hub.ready):
+        for value in vars(each).values():
+            kept |= value.keys() if isinstance(value, dict) else set()
+    assert not kept & {f"{kind}{number}" for kind in "ts" for number in range(3)}

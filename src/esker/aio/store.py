@@ -139,8 +139,12 @@ class AsyncStore:
 
     async def delete(self, name: str, *, missing_ok: bool = False, if_empty: bool = False) -> None:
         """As `Store.delete`."""
-        await self._run(lambda: self._store.delete(name, missing_ok=missing_ok, if_empty=if_empty))
-        self._topics.pop(name, None)
+        how = {"missing_ok": missing_ok, "if_empty": if_empty}
+        try:
+            await self._run(lambda: self._store.delete(name, **how))
+        finally:
+            if self._open_already(name) is None:
+                self._topics.pop(name, None)
 
     async def topics(self) -> list[str]:
         """The names of the topics, sorted."""
