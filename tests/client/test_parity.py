@@ -117,6 +117,21 @@ def test_a_poll_that_is_left_early_loses_nothing(store: Any, here: Any) -> None:
             assert group.lag().records == 0
 
 
+def test_what_a_poll_did_not_hand_out_is_forgotten_by_a_seek(store: Any, here: Any) -> None:
+    for each in (store, here):
+        three_shards(each)
+        with each["t"].group("g") as group:
+            first = next(iter(group.poll()))
+            group.seek("earliest")
+            seen: list[bytes] = []
+            for batch in group.poll():
+                seen += batch.values
+                batch.ack()
+            assert len(seen) == len(set(seen)) == 30, f"of {each!r}"
+            with pytest.raises(esker.Fenced):
+                first.ack()
+
+
 def test_what_a_poll_did_not_hand_out_is_forgotten_by_a_rewind(store: Any, here: Any) -> None:
     for each in (store, here):
         three_shards(each)

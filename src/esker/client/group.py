@@ -142,6 +142,7 @@ class RemoteGroup:
             if found:
                 count = sum(len(each) for each in found if isinstance(each, Batch))
                 size = sum(each.nbytes for each in found if isinstance(each, Batch))
+                self._waiting += found
                 yield from self._handed()
                 if count < most and size < room:
                     return  # that was all there is
@@ -179,7 +180,6 @@ class RemoteGroup:
                     self._again = True  # it may have handed out what nobody got
                 raise
             self._again = False
-            self._waiting += found
         return found
 
     def _delivered(self, answer: Answer) -> list[Any]:
@@ -282,6 +282,9 @@ class RemoteGroup:
         """Put the group somewhere else, or say what that would mean; see `Group.seek`."""
         body = {"to": position(to), "shard": shard, "dry_run": dry_run}
         moves = self._call("POST", "/seek", body, again=dry_run).json()["moves"]
+        if not dry_run:  # what waits of these shards can not be acked any more
+            left = [each for each in self._waiting if shard not in (None, each.shard)]
+            self._waiting = deque(left)
         return [msgspec.convert(each, Move) for each in moves]
 
     def pause(self) -> None:
