@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import esker
+from esker.engine.tail import Tail
 from tests.helpers import HandClock, Refusing
 
 
@@ -207,5 +210,76 @@ def test_a_topic_that_was_deleted_by_somebody_else_can_be_had_anew(tmp_path: Pat
             await store["orders"].append(b"a", wait=True)
             store._store.delete("orders")
             assert await store["orders"].append(b"b", wait=True) == 0
+
+    asyncio.run(main())
+
+
+def test_a_task_that_follows_gets_the_first_batch_before_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    take = Tail.take
+
+    def counted(self: Tail) -> Iterator[Any]:
+        nonlocal read
+        for each in take(self):
+            read += 1
+            yield each
+
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = await store.create("t", shards=8)
+            for number in range(64):
+                await topic.append(b"x", key=b"%d" % number)
+            await topic.sync()
+            first = [each.value async for each in topic.follow("earliest", limit=1)]
+            assert (first, read) == ([b"x"], 1)
+            assert len([each async for each in topic.follow("earliest", timeout=0.1)]) == 64
+
+    monkeypatch.setattr(Tail, "take", counted)
+    asyncio.run(main())
+
+
+def test_a_task_that_follows_gets_what_lies_before_a_gap_that_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Tail.take
+
+    def broken(self: Tail) -> Iterator[Any]:
+        for each in take(self):
+            yield each
+            raise esker.DataGap(esker.Gap("t", 0, 1, 1, "corrupt"))
+
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            await store["t"].append(b"0", wait=True)
+            following = store["t"].follow("earliest", timeout=1)
+            assert (await anext(following)).value == b"0"
+            with pytest.raises(esker.DataGap):
+                await anext(following)
+
+    monkeypatch.setattr(Tail, "take", broken)
+    asyncio.run(main())
+
+
+def test_limits_and_timeouts_are_checked_as_without_asyncio(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            topic = store["t"]
+            await topic.append_many([b"0", b"1", b"2"], wait=True)
+            for begin in (topic.read, topic.follow):
+                assert [each async for each in begin("earliest", limit=0)] == []
+                with pytest.raises(esker.InvalidOption, match="limit=-1"):
+                    begin("earliest", limit=-1)
+            with pytest.raises(esker.InvalidOption, match="timeout=-1"):
+                topic.follow(timeout=-1)
+            gapped = await store.create("gapped", segment_records=2, cap_records=2)
+            for _ in range(6):
+                await gapped.append_many([b"x", b"y"], wait=True)
+            await store.retain()
+            found = [each async for each in gapped.read(0, limit=2, gaps="yield")]
+            assert found == list(gapped._topic.read(0, limit=2, gaps="yield"))
+            assert isinstance(found[0], esker.Gap)
+            assert len(found) == 3
 
     asyncio.run(main())

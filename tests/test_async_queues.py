@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import esker
-from esker.aio import AsyncJob, AsyncQueue
+from esker.aio import AsyncJob, AsyncQueue, waiting
+from esker.aio import queues as aio_queues
+from tests.helpers import wait_until
 
 
 def test_it_has_every_verb_of_the_blocking_one() -> None:
@@ -162,5 +165,109 @@ def test_what_a_cancelled_loop_held_is_given_back(tmp_path: Path) -> None:
                 await task
             (job,) = await queue.claim(1)
             assert job.deliveries == 1
+
+    asyncio.run(run())
+
+
+class Slow:
+    """A claim that has happened, and whose answer has yet to come."""
+
+    def __init__(self, claim: Any) -> None:
+        self._claim = claim
+        self.claimed, self.free = threading.Event(), threading.Event()
+
+    def __call__(self, *given: Any, **how: Any) -> Any:
+        found = self._claim(*given, **how)
+        self.claimed.set()
+        assert self.free.wait(30)
+        return found
+
+
+@pytest.mark.parametrize("verb", ["claim", "claim_together", "process"])
+def test_what_a_cancelled_claim_got_is_given_back(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_: Any) -> None:
+        raise AssertionError
+
+    async def run() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            queue = await store.queue("jobs", lease="1h")
+            await queue.put_many([b"x", b"y"])
+            name = "claim_together" if verb == "claim_together" else "claim"
+            slow = Slow(getattr(queue.queue, name))
+            with monkeypatch.context() as patched:
+                patched.setattr(queue.queue, name, slow)
+                begin: dict[str, Any] = {
+                    "claim": lambda: queue.claim(2, wait=30),
+                    "claim_together": lambda: queue.claim_together([1, 1]),
+                    "process": lambda: queue.process(never, 2),
+                }
+                task = asyncio.create_task(begin[verb]())
+                await asyncio.to_thread(slow.claimed.wait, 30)
+                for _ in range(2):  # whoever is asked twice does not forget it either
+                    task.cancel()
+                    await asyncio.sleep(0.01)
+                slow.free.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await asyncio.to_thread(wait_until, lambda: not queue.queue.stats().leased, "nobody")
+            assert [job.deliveries for job in await queue.claim(9)] == [1, 1]
+
+    asyncio.run(run())
+
+
+def test_a_claim_that_fails_when_it_is_cancelled_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        slow.claimed.set()
+        assert slow.free.wait(30)
+        raise esker.TopicNotFound("gone")
+
+    async def run() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            queue = await store.queue("jobs")
+            monkeypatch.setattr(queue.queue, "claim", refused)
+            task = asyncio.create_task(queue.claim())
+            await asyncio.to_thread(slow.claimed.wait, 30)
+            task.cancel()
+            slow.free.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    slow = Slow(None)
+    asyncio.run(run())
+
+
+def test_who_waits_for_a_job_sleeps_and_is_woken_by_who_puts_or_gives_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with esker.aopen(tmp_path / "data") as store:
+            queue = await store.queue("jobs")
+            claims = 0
+            claim = queue.queue.claim
+
+            def counted(*given: Any, **how: Any) -> Any:
+                nonlocal claims
+                claims += 1
+                return claim(*given, **how)
+
+            monkeypatch.setattr(queue.queue, "claim", counted)
+            assert await queue.claim(wait=1.0) == []
+            assert claims < 40
+            monkeypatch.setattr(aio_queues, "LOOK_SECONDS", 60.0)  # nobody looks
+            monkeypatch.setattr(waiting, "POLL_SECONDS", 60.0)
+            late = asyncio.create_task(queue.claim(wait=30))
+            await asyncio.sleep(0.05)
+            await queue.put(b"x")
+            (job,) = await late
+            late = asyncio.create_task(queue.claim(wait=30))
+            await asyncio.sleep(0.05)
+            await job.release()
+            (again,) = await late
+            assert (again.value, again.deliveries) == (b"x", 1)
+            assert not queue.queue._bells
 
     asyncio.run(run())

@@ -176,7 +176,7 @@ def test_a_tail_that_skips_gaps_does_not_skip_what_it_cannot_see_yet() -> None:
         first = real.segments[0]
         older.segments = (first,)
         older.visible = first.base + first.rows + 5  # more than the list shows
-        tail = Tail({0: 0}, topic._shards, lambda _: views.pop(0), "skip", "eventual", Sieve())
+        tail = Tail({0: 0}, topic._shards, lambda _: views.pop(0), [], "skip", "eventual", Sieve())
         seen = [r.offset for batch in tail.take() for r in batch]
         assert seen == list(range(first.rows))
         assert tail.cursors[0] == first.base + first.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,5 +126,79 @@ def test_groups_queues_and_routes_have_their_twins_over_http(server: Server) -> 
             route = await store.route("t", "copy")
             assert (await route.status()).source == "t"
             await route.delete()
+
+    asyncio.run(main())
+
+
+def test_a_poll_that_is_left_early_loses_nothing(server: Server, tmp_path: Path) -> None:
+    async def main(place: Any) -> None:
+        async with esker.aopen(place) as store:
+            topic = await store.create("t", shards=3)
+            for number in range(30):
+                await topic.append(f"{number}", key=f"k{number}", wait=True)
+            group = await topic.group("g")
+            seen: list[bytes] = []
+            for _ in range(5):
+                async for batch in group.poll(wait=0.2):
+                    seen += batch.values
+                    await group.ack_batch(batch)
+                    break
+            assert len(seen) == len(set(seen)) == 30
+            await group.sync()
+            assert (await group.lag()).records == 0  # type: ignore[union-attr]
+
+    asyncio.run(main(tmp_path / "here"))
+    asyncio.run(main(server.url))
+
+
+@pytest.mark.parametrize("where", ["here", "server"])
+def test_stop_is_heard_between_tries_and_between_polls(
+    where: str, server: Server, tmp_path: Path
+) -> None:
+    async def main(place: Any) -> None:
+        async with esker.aopen(place) as store:
+            await store["t"].append(b"a", wait=True)
+            group = await store["t"].group("g")
+            tried = asyncio.Event()
+
+            async def fail(_: esker.GroupBatch) -> None:
+                tried.set()
+                raise ValueError
+
+            working = asyncio.create_task(group.process(fail, delay=60))
+            await tried.wait()
+            group.stop()
+            assert await asyncio.wait_for(working, 20) == 0
+            await group.close()
+
+            group = await store["t"].group("g", "latest")
+            seen: list[bytes] = []
+
+            async def handle(batch: esker.GroupBatch) -> None:
+                seen.extend(batch.values)
+                tried.set()
+
+            tried.clear()
+            working = asyncio.create_task(group.process(handle, idle=60))
+            await tried.wait()
+            await asyncio.sleep(0.3)
+            group.stop()
+            assert await asyncio.wait_for(working, 20) == 1
+            assert seen == [b"a"], "it was not acked before"
+            await group.close()
+
+    asyncio.run(main(server.url if where == "server" else tmp_path / "here"))
+
+
+def test_what_a_loop_around_a_group_is_told_is_checked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with esker.aopen(tmp_path / "here") as store:
+            await store["t"].append(b"a", wait=True)
+            async with await store["t"].group("g") as group:
+                for wrong in ({"retries": -1}, {"delay": -1}, {"idle": "soon"}):
+                    with pytest.raises(esker.InvalidOption):
+                        await group.process(nothing, **wrong)  # type: ignore[arg-type]
+
+    async def nothing(_: esker.GroupBatch) -> None: ...
 
     asyncio.run(main())

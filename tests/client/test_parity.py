@@ -28,7 +28,8 @@ MISSING = {
 }  # fmt: skip
 # Not for users: what a store asks of what is open in it, and writers of other rooms.
 INNER = {
-    "Topic": {"ready"}, "Tail": {"watch", "unwatch"}, "Route": {"id"}, "Stage": {"append_bodies"},
+    "Topic": {"ready"}, "Tail": {"moved", "patience", "watch", "unwatch"}, "Route": {"id"},
+    "Stage": {"append_bodies"},
     "Queue": {"close", "let_go", "priority_of", "tend"},
 }  # fmt: skip
 MORE = {  # what is there besides, because something of the client's own asks for it
@@ -93,3 +94,50 @@ def test_a_store_on_a_server_has_the_verbs_of_one_in_a_directory(
         with pytest.raises(esker.NotRemote, match="done where the store is"):
             getattr(far, name)
         assert re.search(rf"[`.]{name}\b", page), f"docs/client.md says nothing of {name}"
+
+
+def three_shards(each: Any) -> None:
+    each.create("t", shards=3)
+    for number in range(30):
+        each["t"].append(f"{number}", key=f"k{number}", wait=True)
+
+
+def test_a_poll_that_is_left_early_loses_nothing(store: Any, here: Any) -> None:
+    for each in (store, here):
+        three_shards(each)
+        with each["t"].group("g") as group:
+            seen: list[bytes] = []
+            for _ in range(5):
+                for batch in group.poll():
+                    seen += batch.values
+                    batch.ack()
+                    break
+            assert len(seen) == len(set(seen)) == 30, f"of {each!r}"
+            group.sync()
+            assert group.lag().records == 0
+
+
+def test_what_a_poll_did_not_hand_out_is_forgotten_by_a_seek(store: Any, here: Any) -> None:
+    for each in (store, here):
+        three_shards(each)
+        with each["t"].group("g") as group:
+            first = next(iter(group.poll()))
+            group.seek("earliest")
+            seen: list[bytes] = []
+            for batch in group.poll():
+                seen += batch.values
+                batch.ack()
+            assert len(seen) == len(set(seen)) == 30, f"of {each!r}"
+            with pytest.raises(esker.Fenced):
+                first.ack()
+
+
+def test_what_a_poll_did_not_hand_out_is_forgotten_by_a_rewind(store: Any, here: Any) -> None:
+    for each in (store, here):
+        three_shards(each)
+        with each["t"].group("g") as group:
+            next(iter(group.poll())).ack()
+            group.sync()
+            group.rewind()
+            left = [value for batch in group.poll() for value in batch.values]
+            assert len(left) == len(set(left)) == group.lag().records < 30

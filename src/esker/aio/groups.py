@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from esker.aio.waiting import PAUSE_SECONDS, news
+from esker.engine.reader import check_count, check_timeout
 from esker.errors import Fenced, InvalidOption, StopProcessing
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus
@@ -15,10 +17,12 @@ from esker.groups.group import POLL_RECORDS, Group
 from esker.groups.lag import Lag
 from esker.groups.moves import Move
 from esker.groups.pattern import PatternGroup
-from esker.groups.process import OnError, verdict_of
+from esker.groups.process import STEP_SECONDS, OnError, rests, verdict_of
 
 if TYPE_CHECKING:
     from esker.aio.store import AsyncStore
+
+LOOK_SECONDS: Final = 0.25  # between looks at who else reads, while nothing comes
 
 
 class AsyncGroup:
@@ -65,7 +69,17 @@ class AsyncGroup:
             left = 1.0 if deadline is None else deadline - loop.time()
             if found or left <= 0 or self._group._stop:
                 return
-            await asyncio.sleep(min(left, 0.005))
+            await self._more(min(left, LOOK_SECONDS))
+
+    async def _more(self, seconds: float) -> None:
+        """Until there may be more for this member; not for long: members come and go meanwhile."""
+        group, loop = self._group, asyncio.get_running_loop()
+        if isinstance(group, Group):
+            tail = await self._store._run(group._tail)
+            if tail.cursors:
+                await news(self._store, tail, loop.time() + seconds)
+                return
+        await asyncio.sleep(min(seconds, PAUSE_SECONDS))
 
     async def process(
         self, handler: Callable[[GroupBatch], Awaitable[Any]], *, retries: int = 3,
@@ -73,11 +87,15 @@ class AsyncGroup:
         max_records: int = POLL_RECORDS, max_bytes: int = 1 << 20, idle: float | None = None,
     ) -> int:  # fmt: skip
         """As `Group.process`, with a handler that is awaited."""
+        check_count("retries", retries, 0)
+        check_timeout(delay)
+        patience = check_timeout(idle)
         handled = 0
+        waited = 0.0
         while not self._group._stop:
             came = False
             batch: Any
-            async for batch in self.poll(max_records, max_bytes, 0.1 if idle is None else idle):
+            async for batch in self.poll(max_records, max_bytes, STEP_SECONDS):
                 came = True
                 if not isinstance(batch, GroupBatch):
                     continue
@@ -93,7 +111,8 @@ class AsyncGroup:
                 handled += len(batch) if verdict != "skip" else 0
                 if verdict == "last" or self._group._stop:
                     return handled
-            if idle is not None and not came:
+            waited = 0.0 if came else waited + STEP_SECONDS
+            if patience is not None and waited >= patience:
                 break
         return handled
 
@@ -114,7 +133,8 @@ class AsyncGroup:
                 if verdict != "retry":
                     return verdict
                 failed = 0 if failed > retries else failed
-            await asyncio.sleep(delay)
+            for step in rests(self._group, delay):
+                await asyncio.sleep(step)
             if self._group._stop:
                 return "stop"
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from esker.aio.waiting import Bell
 from esker.engine.reader import check_count, check_timeout
 from esker.errors import EskerError, StaleLease
 from esker.queues.dead import DeadJob
@@ -29,7 +30,9 @@ from esker.records import Record, Span, Value
 if TYPE_CHECKING:
     from esker.aio.store import AsyncStore
 
-LOOK_SECONDS: Final = 0.005  # between looks for a job while somebody waits
+T = TypeVar("T")
+LOOK_SECONDS: Final = 0.005  # until the next look for what other processes give back, at first,
+LOOK_SECONDS_MAX: Final = 0.05  # and when nothing has come for a while
 ASK_SECONDS = 1.0  # that a server is asked to wait, so that cancelling takes no longer
 PATIENCE_SECONDS: Final = 0.25  # at a stretch, so that ending does not take longer
 
@@ -101,34 +104,54 @@ class AsyncQueue:
         """As `Queue.claim`. Waits on the loop's side, so that no thread is held by who waits."""
         loop, limit = asyncio.get_running_loop(), check_timeout(wait)
         deadline = None if limit is None else loop.time() + limit
-        while True:
-            if self._store._local:
-                found = await self._run(lambda: self.queue.claim(max, lease, gaps=gaps))
-            else:
+        bell, pause, steps = Bell(), LOOK_SECONDS, None
+        local = self._store._local
+        bells = self.queue._bells if local else set()
+        bells.add(bell)
+        try:
+            while True:
+                bell.reset()
                 found = await self._asked(max, lease, deadline, gaps)
-            left = LOOK_SECONDS if deadline is None else deadline - loop.time()
-            if found or left <= 0:
-                return [AsyncJob(self, job) for job in found]
-            await asyncio.sleep(min(left, LOOK_SECONDS))
+                left = pause if deadline is None else deadline - loop.time()
+                if found or left <= 0:
+                    return [AsyncJob(self, job) for job in found]
+                if local and steps is None:
+                    steps = await self._run(lambda: self.queue.topic.tail("latest"))
+                await bell.rung_or_moved(steps, min(left, pause))
+                pause = min(2 * pause, LOOK_SECONDS_MAX)
+        finally:
+            bells.discard(bell)
 
     async def _asked(
         self, max: int, lease: float | str | None, deadline: float | None,
         gaps: Literal["raise", "skip"],
     ) -> list[Job]:  # fmt: skip
-        """Have a server wait for a job, for a while; given back if nobody is there to have it."""
+        """What there is; a server is asked to wait for it, for a while."""
+        if self._store._local:
+            return await self._had(self._run(lambda: self.queue.claim(max, lease, gaps=gaps)))
         loop = asyncio.get_running_loop()
         left = ASK_SECONDS if deadline is None else min(deadline - loop.time(), ASK_SECONDS)
         wait = left if left > 0 else 0.0
-        asking = asyncio.ensure_future(
+        return await self._had(
             self._store._hold(lambda: self.queue.claim(max, lease, wait, gaps=gaps))
         )
+
+    async def _had(self, claiming: Coroutine[Any, Any, list[T]]) -> list[T]:
+        """What is claimed, jobs or hands of them; given back if nobody is there to have it."""
+        claim = asyncio.ensure_future(claiming)
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(claim)
         except asyncio.CancelledError:
-            found = await asking
-            if found:
-                await self._run(lambda: self.queue.release(found))
+            await asyncio.shield(self._give_back(claim))  # should it be cancelled again
             raise
+
+    async def _give_back(self, claim: asyncio.Future[list[Any]]) -> None:
+        with contextlib.suppress(EskerError):  # then there is none, or its lease runs out
+            jobs: list[Job] = []
+            for each in await claim:
+                jobs += each if isinstance(each, list) else [each]
+            if jobs:
+                await self._run(lambda: self.queue.release(jobs))
 
     async def announce(self, max: int = 1) -> float:
         """As `Queue.announce`."""
@@ -139,7 +162,8 @@ class AsyncQueue:
         gaps: Literal["raise", "skip"] = "raise",
     ) -> list[list[AsyncJob]]:  # fmt: skip
         """As `Queue.claim_together`."""
-        hands = await self._run(lambda: self.queue.claim_together(wants, lease, gaps=gaps))
+        claiming = self._run(lambda: self.queue.claim_together(wants, lease, gaps=gaps))
+        hands = await self._had(claiming)
         return [[AsyncJob(self, job) for job in hand] for hand in hands]
 
     def job(self, shard: int, offset: int, token: str) -> AsyncJob:

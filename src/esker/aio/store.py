@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from esker.aio.groups import AsyncGroup
 from esker.aio.queues import AsyncQueue
 from esker.aio.routes import AsyncRoute
+from esker.aio.waiting import news
 from esker.engine import intake
 from esker.engine.batch import Batch
 from esker.engine.committer import Ticket
 from esker.engine.identity import Mode
 from esker.engine.maintenance import Maintenance
 from esker.engine.once import Producer
+from esker.engine.reader import check_limit, check_timeout
+from esker.engine.reading import wanted_of
 from esker.engine.recovery import Recovery
 from esker.engine.retention import Eviction
 from esker.engine.shard import Shard
@@ -34,7 +37,7 @@ from esker.engine.slices import Slice
 from esker.engine.store import Store, open_store
 from esker.engine.tiering import Tier, Tiered
 from esker.engine.topic import Topic
-from esker.errors import CommitTimeout, StoreClosed, WouldBlock, WriterBusy
+from esker.errors import CommitTimeout, WouldBlock, WriterBusy
 from esker.groups.describe import GroupStatus
 from esker.options import TopicOptions
 from esker.records import Offset, Record, Span, Spans, Value
@@ -109,25 +112,39 @@ class AsyncStore:
 
     def __getitem__(self, name: str) -> AsyncTopic:
         """As `store[name]`."""
+        return self._open_already(name) or self._twin(self._store[name])
+
+    async def _topic(self, name: str) -> AsyncTopic:
+        """As `store[name]`, for who must not wait: a thread that makes a topic has all of them."""
+        return self._open_already(name) or self._twin(await self._run(lambda: self._store[name]))
+
+    def _open_already(self, name: str) -> AsyncTopic | None:
         topic = self._topics.get(name)
-        if topic is None or topic._topic._gone:  # deleted, by whomever
-            topic = self._topics[name] = AsyncTopic(self, self._store[name])
-        return topic
+        return None if topic is None or topic._topic._gone else topic  # deleted, by whomever
+
+    def _twin(self, topic: Topic) -> AsyncTopic:
+        twin = self._topics.get(topic.name)
+        if twin is None or twin._topic is not topic:
+            twin = self._topics[topic.name] = AsyncTopic(self, topic)
+        return twin
 
     async def create(self, name: str, *, exist_ok: bool = False, **options: Any) -> AsyncTopic:
         """As `Store.create`."""
-        await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
-        return self[name]
+        made = await self._run(lambda: self._store.create(name, exist_ok=exist_ok, **options))
+        return self._twin(made)
 
     async def alter(self, name: str, **options: Any) -> AsyncTopic:
         """As `Store.alter`."""
-        await self._run(lambda: self._store.alter(name, **options))
-        return self[name]
+        return self._twin(await self._run(lambda: self._store.alter(name, **options)))
 
     async def delete(self, name: str, *, missing_ok: bool = False, if_empty: bool = False) -> None:
         """As `Store.delete`."""
-        await self._run(lambda: self._store.delete(name, missing_ok=missing_ok, if_empty=if_empty))
-        self._topics.pop(name, None)
+        how = {"missing_ok": missing_ok, "if_empty": if_empty}
+        try:
+            await self._run(lambda: self._store.delete(name, **how))
+        finally:
+            if self._open_already(name) is None:
+                self._topics.pop(name, None)
 
     async def topics(self) -> list[str]:
         """The names of the topics, sorted."""
@@ -276,11 +293,15 @@ class AsyncStore:
         `holding`: or may take long, so that it is given a thread that nobody else needs.
         """
         step: Callable[[Callable[[], Any]], Awaitable[Any]] = self._hold if holding else self._run
-        iterator = await self._run(make)
-        while True:
-            item = await step(lambda: next(iterator, _END))
-            if item is _END:
-                return
+        iterator: Iterator[T] | None = None
+
+        def stepped() -> Any:
+            nonlocal iterator
+            if iterator is None:
+                iterator = make()
+            return next(iterator, _END)
+
+        while (item := await step(stepped)) is not _END:
             yield item
 
 
@@ -472,69 +493,45 @@ class AsyncTopic:
         """As `Topic.batches`."""
         return self._store._iterate(lambda: self._topic.batches(start, stop, **how))
 
-    async def read(
+    def read(
         self, start: Any = "earliest", stop: Any = None, *, limit: int | None = None, **how: Any
     ) -> AsyncIterator[Record]:
         """As `Topic.read`."""
-        left = limit
-        async for batch in self.batches(start, stop, **how):
-            for record in batch.records() if isinstance(batch, Batch) else [batch]:
-                if left == 0:
-                    return
-                left = None if left is None else left - 1
-                yield record
+        check_limit(limit)
+        return _records(lambda: self.batches(start, stop, **how), limit)
 
-    async def follow(
+    def follow(
         self, start: Any = "latest", *, timeout: float | None = None, limit: int | None = None,
         **how: Any,
     ) -> AsyncIterator[Record]:  # fmt: skip
         """As `Topic.follow`."""
-        left = limit
-        async for batch in self.follow_batches(start, timeout=timeout, **how):
-            for record in batch.records() if isinstance(batch, Batch) else [batch]:
-                if left == 0:
-                    return
-                left = None if left is None else left - 1
-                yield record
-            if left == 0:
-                return
+        check_limit(limit)
+        check_timeout(timeout)
+        return _records(lambda: self.follow_batches(start, timeout=timeout, **how), limit)
 
-    async def follow_batches(
+    def follow_batches(
         self, start: Any = "latest", *, timeout: float | None = None, **how: Any
     ) -> AsyncIterator[Batch]:
         """Batches as they come. Waits on the loop's side, so that no thread is held by a tail."""
+        return self._follow(start, check_timeout(timeout), how)
+
+    async def _follow(
+        self, start: Any, timeout: float | None, how: dict[str, Any]
+    ) -> AsyncIterator[Batch]:
         steps = await self._store._run(lambda: self._topic.tail(start, **how))
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while not self._store._is_closed():
-            batches = await self._store._run(lambda: list(steps.take()))
-            for batch in batches:
+            moved = False
+            async for batch in self._store._iterate(steps.take):
+                moved = True
                 yield batch
-            if batches:
+            if moved:
                 deadline = None if timeout is None else loop.time() + timeout
                 continue
             if deadline is not None and loop.time() >= deadline:
                 return
-            await self._wait(steps, deadline)
-
-    async def _wait(self, steps: Any, deadline: float | None) -> None:
-        """Until there is something new: woken by a writer in this process, else looking."""
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-        waiter = _Waiter(loop, woken)
-        limit = 3600.0 if deadline is None else max(0.0, deadline - loop.time())
-        if steps.blocking:
-            with contextlib.suppress(StoreClosed):
-                await self._store._hold(lambda: steps.wait(limit))
-        elif steps.watch(waiter):
-            try:
-                await asyncio.wait_for(woken.wait(), limit)
-            except TimeoutError:
-                pass
-            finally:
-                steps.unwatch(waiter)
-        else:
-            await asyncio.sleep(min(limit, 0.002))
+            await news(self._store, steps, deadline)
 
     async def get(self, offset: int, shard: int = 0) -> Record:
         """As `Topic.get`."""
@@ -598,15 +595,18 @@ class AsyncTopic:
         await self._store._run(lambda: self._topic.forget_group(name))
 
 
-class _Waiter:
-    """What a shard releases as it would a lock; it wakes a task."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
-        self._loop = loop
-        self._woken = woken
-
-    def release(self) -> None:
-        self._loop.call_soon_threadsafe(self._woken.set)
+async def _records(
+    batches: Callable[[], AsyncIterator[Any]], limit: int | None
+) -> AsyncIterator[Any]:
+    left = limit
+    if left == 0:
+        return
+    async for batch in batches():
+        records, left = wanted_of(batch, left)
+        for record in records:
+            yield record
+        if left == 0:
+            return
 
 
 class AsyncProducer:

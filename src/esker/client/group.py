@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -26,7 +27,14 @@ from esker.client.texts import position
 from esker.clock import SYSTEM_CLOCK
 from esker.engine.batch import Batch
 from esker.engine.reader import BATCH_BYTES, Gaps, check_count, check_gaps, check_timeout
-from esker.errors import Fenced, InvalidOption, ServerFault, StoreClosed, Unavailable
+from esker.errors import (
+    EskerError,
+    Fenced,
+    InvalidOption,
+    ServerFault,
+    StoreClosed,
+    Unavailable,
+)
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupShard, GroupStatus
 from esker.groups.group import POLL_RECORDS, check_name
@@ -94,7 +102,7 @@ class RemoteGroup:
         self._polling = threading.Lock()  # a member polls once at a time
         self._again = False  # begin at the cursor: an answer was lost, or it was rewound
         self._stop = False
-        self._waiting: list[Any] = []  # behind a gap that was raised
+        self._waiting: deque[Any] = deque()  # what came, and was not handed out yet
         self._terms: dict[int, tuple[int, int]] = {}  # generation, and how far it was acked
         topic._call("PUT", self._path, None, {"start": position(start)}, again=True)
 
@@ -125,30 +133,36 @@ class RemoteGroup:
     def _poll(self, most: int, room: int, wait: float | None) -> Iterator[Any]:
         clock = SYSTEM_CLOCK
         deadline = None if wait is None else clock.monotonic() + wait
-        yield from self._handed(self._waiting)
+        for item in self._handed():
+            deadline = 0.0
+            yield item
         while not self._stop:
             left = POLL_SECONDS if deadline is None else deadline - clock.monotonic()
             found = self._ask(most, room, max(0.0, min(left, POLL_SECONDS)))
             if found:
                 count = sum(len(each) for each in found if isinstance(each, Batch))
                 size = sum(each.nbytes for each in found if isinstance(each, Batch))
-                yield from self._handed(found)
+                self._waiting += found
+                yield from self._handed()
                 if count < most and size < room:
                     return  # that was all there is
                 deadline = 0.0
             elif deadline is not None and clock.monotonic() >= deadline:
                 return
 
-    def _handed(self, found: list[Any]) -> Iterator[Any]:
-        """What came, one by one; what is behind a gap that is raised waits for the next poll."""
-        while found:
-            item = found.pop(0)
+    def _handed(self) -> Iterator[Any]:
+        """What came, one by one. The server has handed it out: what is left is for the next poll,
+        whether this one was left early or a gap was raised."""
+        while True:
+            try:
+                item = self._waiting.popleft()
+            except IndexError:
+                return
             if not isinstance(item, Gap):
                 yield item
                 continue
             if self._gaps == "skip":
                 self.skipped += item.missed
-            self._waiting = found
             yield from told_gap(item, self._gaps)
 
     def _ask(self, most: int, room: int, wait: float) -> list[Any]:
@@ -159,11 +173,14 @@ class RemoteGroup:
         with self._polling:
             try:
                 answer = self._call("POST", "/poll", body, accept=ARROW, wait=wait)
-            except Unavailable:
-                self._again = True  # it may have handed out what nobody got
+                found = self._delivered(answer)
+            except BaseException as problem:
+                refused = isinstance(problem, EskerError)
+                if not refused or isinstance(problem, Unavailable | ServerFault):
+                    self._again = True  # it may have handed out what nobody got
                 raise
             self._again = False
-        return self._delivered(answer)
+        return found
 
     def _delivered(self, answer: Answer) -> list[Any]:
         try:
@@ -224,7 +241,7 @@ class RemoteGroup:
     def rewind(self) -> None:
         """Deliver again what was delivered to this member and not acked."""
         self._again = True
-        self._waiting = []
+        self._waiting.clear()
 
     def sync(self, timeout: float | None = 30.0) -> None:
         """When this returns, all acks of this handle survive power loss."""
@@ -265,6 +282,9 @@ class RemoteGroup:
         """Put the group somewhere else, or say what that would mean; see `Group.seek`."""
         body = {"to": position(to), "shard": shard, "dry_run": dry_run}
         moves = self._call("POST", "/seek", body, again=dry_run).json()["moves"]
+        if not dry_run:  # what waits of these shards can not be acked any more
+            left = [each for each in self._waiting if shard not in (None, each.shard)]
+            self._waiting = deque(left)
         return [msgspec.convert(each, Move) for each in moves]
 
     def pause(self) -> None:

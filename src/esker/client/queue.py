@@ -26,14 +26,7 @@ from esker.queues.dead import DeadJob, Where
 from esker.queues.fresh import Delayed
 from esker.queues.history import Entry
 from esker.queues.job import Job
-from esker.queues.queue import (
-    BACKOFF_SECONDS,
-    BACKOFF_SECONDS_MAX,
-    CLAIM_MAX,
-    Held,
-    Queue,
-    QueueStats,
-)
+from esker.queues.queue import CLAIM_MAX, Held, Queue, QueueStats
 from esker.queues.work import Work, process
 from esker.records import Record, Span, Value
 
@@ -300,7 +293,7 @@ class RemoteQueue:
     @staticmethod
     def backoff(deliveries: int) -> float:
         """Seconds that a job rests after so many deliveries that failed."""
-        return min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(deliveries - 1, 30))
+        return Queue.backoff(deliveries)
 
     # ---- the whole queue -----------------------------------------------------------------
 

@@ -259,8 +259,9 @@ class Reading(Handle, Sliced):
         begin, missed = self._begin(begin, shard, epoch)
         cursors = {view.number: resolve(view, begin) for view in self._views(shard)}
         return Tail(
-            cursors, self._shards, self._view, gaps, consistency, check_node(skip_node), missed
-        )
+            cursors, self._shards, self._view, self._followers, gaps, consistency,
+            check_node(skip_node), missed,
+        )  # fmt: skip
 
     def slice(self, start: Any = None, stop: Any = None, *, shard: int | None = None,
               gaps: Gaps = "raise", epoch: int | None = None) -> Slice:  # fmt: skip
@@ -356,13 +357,15 @@ def _records(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
     if left == 0:
         return
     for batch in batches:
-        if isinstance(batch, Gap):
-            yield batch
-            continue
-        records = batch.records()
-        if left is not None:
-            records = records[:left]
-            left -= len(records)
+        records, left = wanted_of(batch, left)
         yield from records
         if left == 0:
             return
+
+
+def wanted_of(item: Batch | Gap, left: int | None) -> tuple[list[Any], int | None]:
+    """What of a batch is wanted where so many records are, and how many are wanted behind it."""
+    if isinstance(item, Gap):
+        return [item], left  # no record
+    records = item.records() if left is None else item.records()[:left]
+    return records, None if left is None else left - len(records)

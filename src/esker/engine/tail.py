@@ -1,25 +1,34 @@
 """Following a topic: what came since the last look, and how to wait for more.
 
 A tail holds one cursor a shard. `take` yields what is there; `wait` blocks until there is more:
-woken by a writer of this process, looking every two milliseconds for one in another. `watch` is
-for callers that have their own way of waiting (asyncio).
+woken by a writer of this process, looking every two milliseconds for one in another. Such a look is
+at the numbers that the other one publishes (`moved`); the files are looked at now and then, for
+what they alone tell: that a writer died, that the topic was deleted. `watch` and `moved` are for
+callers that have their own way of waiting (asyncio).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, Protocol
 
 from esker.clock import Clock
+from esker.engine.follower import Follower
 from esker.engine.reader import Consistency, Gaps, View, end_of, read_batches, told_gap
 from esker.engine.shard import Shard
 from esker.engine.sieve import Sieve
+from esker.format.counters import WORD
 from esker.records import Gap
 
 POLL_SECONDS = 0.002  # how often a follower in another process looks
+LOOK_SECONDS = 0.5  # and how often at the files, where no number tells of anything
+BLIND_SECONDS = 0.05  # the same where there are no numbers: nobody has written to the shard yet
+_TOLD = tuple(
+    WORD[name]
+    for name in ("next_visible", "durable", "sequence", "segments_generation", "writer_pid")
+)
 
 
 class _Tail(Protocol):
@@ -53,12 +62,15 @@ class Tail:
 
     def __init__(
         self, cursors: dict[int, int], shards: list[Shard], view: Callable[[int], View],
-        gaps: Gaps, consistency: Consistency, sieve: Sieve, missed: dict[int, Gap] | None = None,
+        followers: Sequence[Follower], gaps: Gaps, consistency: Consistency, sieve: Sieve,
+        missed: dict[int, Gap] | None = None,
     ) -> None:  # fmt: skip
         self.cursors = cursors
         self._missed = missed or {}  # in a topic that had the name before, and not yet told
         self._shards = [shards[number] for number in cursors]
         self._view = view
+        self._followers = followers
+        self._told: dict[int, tuple[int, ...]] | None = None  # when `moved` was last asked
         self._gaps = gaps
         self._consistency = consistency
         self._sieve = sieve
@@ -95,13 +107,11 @@ class Tail:
             self.cursors[number] = max(self.cursors[number], min(view.earliest, end))
 
     def watch(self, waiter: Any) -> bool:
-        """Have `waiter` released when there is more. False when one has to look instead."""
-        if self._consistency == "strong" or not all(
-            shard.writing or shard.durability == "ephemeral" for shard in self._shards
-        ):
-            return False
+        """Have `waiter` released when there is more. False when one has to look as well."""
         for shard in self._shards:
             shard.add_waiter(waiter)
+        if self._consistency == "strong" or not all(map(_is_ours, self._shards)):
+            return False
         if self._more():  # it came between the last look and the registration
             with suppress(RuntimeError):  # and whoever brought it has released it already
                 waiter.release()
@@ -118,13 +128,59 @@ class Tail:
             for shard in self._shards
         )
 
+    def moved(self) -> bool:
+        """Whether there may be more than when this was last asked.
+
+        It costs a few reads of memory, so that a loop may ask, and often.
+        """
+        told = {shard.number: self._told_by(shard) for shard in self._shards}
+        before, self._told = self._told, told
+        if before is not None:
+            return told != before
+        return any(
+            shard.context.closed or shard.gone or told[shard.number][0] > self.cursors[shard.number]
+            for shard in self._shards
+        )
+
+    @property
+    def patience(self) -> float:
+        """For how long `moved` may be asked before one looks all the same."""
+        blind = (
+            self._followers[shard.number]._counters is None
+            for shard in self._shards
+            if not _is_ours(shard)
+        )
+        return BLIND_SECONDS if any(blind) else LOOK_SECONDS
+
+    def _told_by(self, shard: Shard) -> tuple[int, ...]:
+        """The end of a shard, and what else changes when something happens to it."""
+        strong, over = self._consistency == "strong", shard.context.closed or shard.gone
+        if _is_ours(shard):
+            return min(shard.visible, shard.durable) if strong else shard.visible, over
+        page = self._followers[shard.number]._counters
+        if page is None:  # nobody has written to it yet, or we have not looked
+            return 0, over
+        told = [page.words[word] for word in _TOLD]
+        return min(told[0], told[1]) if strong else told[0], *told, over
+
     def wait(self, seconds: float) -> None:
         """Until there may be more, or the time is up."""
         waiter = Lock()
         waiter.acquire()
-        if not self.watch(waiter):
-            time.sleep(min(POLL_SECONDS, seconds))
-        else:
-            if not self._more():
-                waiter.acquire(timeout=seconds)
+        try:
+            if self.watch(waiter):
+                if not self._more():
+                    waiter.acquire(timeout=seconds)
+                return
+            left = min(seconds, self.patience)
+            while left > 0:
+                if waiter.acquire(timeout=min(POLL_SECONDS, left)) or self.moved():
+                    return
+                left -= POLL_SECONDS
+        finally:
             self.unwatch(waiter)  # woken by one shard, it would stay with those that are idle
+
+
+def _is_ours(shard: Shard) -> bool:
+    """Whether whoever adds to it is in this process, and tells."""
+    return shard.writing or shard.durability == "ephemeral"

@@ -196,10 +196,16 @@ class Group:
     def _tail(self) -> Tail:
         """What tells whether there is more of what this member holds."""
         with self._lock:
-            cursors = {n: held.position for n, held in self._held.items()}
+            cursors = {
+                number: held.position
+                for number, held in self._held.items()
+                if not held.leaving and not held.paused  # of these nothing is delivered
+            }
+        topic = self.topic
         return Tail(
-            cursors, self.topic._shards, self.topic._view, "yield", self._consistency, self._sieve
-        )
+            cursors, topic._shards, topic._view, topic._followers, "yield", self._consistency,
+            self._sieve,
+        )  # fmt: skip
 
     # ---- which shards --------------------------------------------------------------------
 

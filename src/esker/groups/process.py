@@ -109,14 +109,15 @@ def _handle(
             if verdict != "retry":
                 return verdict
             failed = 0 if failed > retries else failed
-        if not _rest(group, delay):
+        for step in rests(group, delay):
+            _PAUSE.wait(step)
+        if group._stop:
             return "stop"
 
 
-def _rest(group: Pollable, delay: float) -> bool:
-    """Wait before another try. False if the loop is to end instead."""
+def rests(group: Pollable, delay: float) -> Iterator[float]:
+    """The steps in which to wait before another try; none are left when the loop is to end."""
     left = delay
     while left > 0 and not group._stop:
-        _PAUSE.wait(min(left, STEP_SECONDS))
+        yield min(left, STEP_SECONDS)
         left -= STEP_SECONDS
-    return not group._stop

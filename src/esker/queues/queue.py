@@ -101,6 +101,7 @@ class Queue:
         self._durable = topic.options.durability == "fsync"
         self._turn = 0
         self._bell = threading.Condition()  # rung when this process puts or gives back
+        self._bells: set[Any] = set()  # of those who wait in another way: they are released
         self._next_look = self._next_floor = self._next_sweep = 0
         self._cohort.ready = self._ready
         self.dead = DeadLetters(self)
@@ -664,3 +665,6 @@ class Queue:
     def _ring(self) -> None:
         with self._bell:
             self._bell.notify_all()
+        for bell in list(self._bells):
+            with suppress(RuntimeError):  # its loop has ended
+                bell.release()

@@ -47,7 +47,7 @@ async def _once(
     numbered: Numbered | None,
 ) -> Span | Spans:  # fmt: skip
     app = call.app
-    open_already = app.store._topics.get(name)  # or asking would leave a handle behind
+    open_already = app.store._open_already(name)  # or asking would leave a handle behind
     ready = open_already is not None and open_already._topic.ready
     if ready or await app.run(lambda store: name in store):
         return await _put(call, name, records, wait, key, numbered)
@@ -75,7 +75,7 @@ async def _put(
             return made.append_many(records, sequence=sequence, wait=wait)
 
         return await timed(call, produce)
-    topic = call.app.store[name]
+    topic = call.app.store._open_already(name) or await call.app.store._topic(name)
     log = topic._topic
     if not isinstance(records, list):
         return await timed(call, lambda _: log.append_arrow(records, wait))

@@ -114,7 +114,7 @@ async def delete(call: Call) -> Reply:
     name = call.params["topic"]
     async with call.app.durable.alone(name) as entry:
         await current(call, entry)
-        await call.app.run(lambda store: store.delete(name))
+        await call.app.store.delete(name)
         entry.stream = None
     return Reply(b"", 204, headers=INERT)
 

@@ -71,7 +71,7 @@ async def current(call: Call, entry: Entry | None = None) -> Stream:
         raise Fault("not_a_stream", "this topic was not made as a stream: PUT makes one")
     if _is_over(call, found):
         if not app.settings.read_only:
-            await app.run(lambda store: store.delete(name, missing_ok=True))
+            await app.store.delete(name, missing_ok=True)
         entry.stream = None
         raise TopicNotFound(f"no topic {name!r}")
     return found

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from esker.aio.waiting import news
 from esker.errors import Fenced, GroupNotFound
 from esker.groups import lag as lags
 from esker.groups.batch import GroupBatch
@@ -204,10 +205,9 @@ async def _polled(call: Call, seat: Seat, body: wire.Poll) -> list[GroupBatch | 
 async def _more(call: Call, seat: Seat, seconds: float, gone: Any) -> None:
     """Until there may be more for a seat, its client is gone or the time is up."""
     loop = asyncio.get_running_loop()
-    topic = call.app.store[seat.group.topic.name]
     tail = await call.app.run(lambda _: seat.group._tail())
     waiting = asyncio.ensure_future(
-        topic._wait(tail, loop.time() + seconds) if tail.cursors else asyncio.sleep(0.05)
+        news(call.app.store, tail, loop.time() + seconds) if tail.cursors else asyncio.sleep(0.05)
     )
     try:
         await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)

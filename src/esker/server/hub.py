@@ -71,7 +71,6 @@ class Hub:
             ("records", "frames", "deliveries", "lagging", "drains", "refused", "bytes"), 0
         )
         self.stages = Stages()
-        self._priorities: dict[str, float | None] = {}
         self._rules = rules(app.settings.priorities)
         self.missing = Missing(self)
         self.beats = Beats(self)
@@ -111,10 +110,8 @@ class Hub:
 
     def priority(self, name: str) -> float | None:
         """What the settings say of a topic; None if nothing."""
-        if name not in self._priorities:
-            found = (number for pattern, number in self._rules if fnmatchcase(name, pattern))
-            self._priorities[name] = next(found, None)
-        return self._priorities[name]
+        found = (number for pattern, number in self._rules if fnmatchcase(name, pattern))
+        return next(found, None)
 
     def consumed(self, name: str) -> None:
         """Somebody reads this topic. Only of those that are watched it is worth knowing."""
@@ -215,7 +212,6 @@ class Hub:
             if not shards:
                 del self.feeds[feed.name]
                 self.ready.forget(feed.name)
-                self._priorities.pop(feed.name, None)
 
     async def find(
         self, name: str, start: str, *, places: Places | None = None, lenient: bool = False,

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from esker import positions
+from esker.aio.waiting import news
 from esker.engine import ranges as dividing
 from esker.engine.reader import count_records, earliest_of, find_time
 from esker.engine.store import Store
@@ -92,7 +93,7 @@ async def tail(call: Call) -> Reply:
             moved = any(found[shard] > cursors[shard] for shard in cursors)
             if moved or loop.time() >= deadline or patience.over:
                 return Reply(wire.Ends(name, {str(shard): end for shard, end in found.items()}))
-            await patience.until(call.app.store[name]._wait(waiting, deadline))
+            await patience.until(news(call.app.store, waiting, deadline))
 
 
 async def sync(call: Call) -> Reply:

@@ -9,6 +9,7 @@ import msgspec
 from xxhash import xxh3_64
 
 from esker import positions
+from esker.aio.waiting import news
 from esker.engine.batch import Batch
 from esker.engine.epochs import RECREATED
 from esker.engine.once import key_of
@@ -315,7 +316,7 @@ async def waited(call: Call, found: Found, query: wire.ReadQuery) -> Found:
     async with Waiting(call) as patience:
         while loop.time() < deadline and not (found.items or _over(found, query) or patience.over):
             steps.cursors[shard] = found.seen
-            await patience.until(call.app.store[name]._wait(steps, deadline))
+            await patience.until(news(call.app.store, steps, deadline))
             if query.consistency == "strong":  # what is visible may take a while to be durable
                 await patience.until(asyncio.sleep(STRONG_SECONDS))
             found = await call.app.run(again)

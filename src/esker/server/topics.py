@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from esker.engine.store import Store
 from esker.engine.topic import Topic
+from esker.errors import TopicNotFound
 from esker.server import wire
 from esker.server.call import Call, Reply
 from esker.server.records import known
@@ -71,12 +71,11 @@ async def list_topics(call: Call) -> Reply:
 
 async def delete(call: Call) -> Reply:
     """Delete a topic for good; with `if_empty`, only if there is nothing in it."""
-    name, query = call.params["topic"], call.query
-
-    def remove(store: Store) -> bool:
-        with store._lock:
-            known = name in store
-            store.delete(name, missing_ok=query.missing_ok, if_empty=query.if_empty)
-            return known
-
-    return Reply(wire.TopicDeleted(name, await call.app.run(remove)))
+    name, query, known = call.params["topic"], call.query, True
+    try:
+        await call.app.store.delete(name, if_empty=query.if_empty)
+    except TopicNotFound:
+        if not query.missing_ok:
+            raise
+        known = False
+    return Reply(wire.TopicDeleted(name, known))

@@ -2,7 +2,7 @@
 
     async with Waiting(call) as waiting:
         while …:
-            await waiting.until(topic._wait(tail, deadline))
+            await waiting.until(news(store, tail, deadline))
 
 Whatever is waited for ends with the waiting: also when the call is cancelled, for its key has ended
 or the time of a stopping server is over.
