@@ -216,8 +216,8 @@ class Hub:
                 self._priorities.pop(feed.name, None)
 
     async def find(
-        self, name: str, start: str, *, places: Places | None = None, lenient: bool = False,
-        shard: int | None = None,
+        self, name: str, start: str | int, *, places: Places | None = None,
+        lenient: bool = False, shard: int | None = None,
     ) -> list[Spot]:  # fmt: skip
         """Where a topic is to be watched from, for each of its shards."""
         known = places or {}

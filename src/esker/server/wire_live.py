@@ -50,7 +50,7 @@ class WatchQuery(View, kw_only=True):
 
 
 class WatchTopic(Given):
-    start: Position = "latest"
+    start: Position | int = "latest"
     shard: Shard | None = None
 
 
@@ -105,7 +105,7 @@ class Named(Ask):
 
 
 class Subscribe(Named, tag="subscribe"):
-    start: Position = "latest"
+    start: Position | int = "latest"
     cursors: Annotated[list[Cursor], Meta(max_length=1_024)] = []
     shard: Shard | None = None
     lenient: bool = False
