@@ -445,6 +445,7 @@ def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: C
     [
         ({"start": "soon"}, "invalid_position"),
         ({"start": "@2026-13-01"}, "invalid_position"),
+        ({"start": 1 << 63}, "invalid_request"),
         ({"shard": 2}, "invalid_option"),
     ],
 )
@@ -453,7 +454,7 @@ def test_what_a_stream_would_refuse_is_refused_when_its_watch_is_made(
 ) -> None:
     client.call("PUT", "/v1/topics/t", {"shards": 2})
     assert client.call("POST", "/v1/watch", {"topics": {"t": how}}).code == code
-    if "start" in how:  # nobody waits for a topic, to begin in it at what is no place
+    if isinstance(how.get("start"), str):  # nobody waits, to begin at what is no place
         asked = {"topics": {"nowhere": how}, "lenient": True}
         assert client.call("POST", "/v1/watch", asked).code == code
         query = f"topics=nowhere&lenient=true&start={how['start']}"
@@ -473,6 +474,15 @@ def test_a_watch_of_a_topic_that_is_gone_is_made_anew_with_a_cursor_of_it(
     assert made.status == 201
     with Events(server.url, made.json()["url"]) as events:
         assert events.next().kind == "topic-deleted"
+
+
+def test_who_waits_beyond_all_offsets_can_come_back(client: Client, watch: Any) -> None:
+    client.append("t", "a")
+    with watch("topics=t&start=9999999999999999999") as events:
+        assert events.next().kind == "caught-up"
+        last = events.last
+    with watch("topics=t", last) as events:
+        assert events.next().kind == "caught-up"
 
 
 @pytest.mark.parametrize("start", [1, -1])

@@ -58,6 +58,7 @@ from esker.errors import (
 )
 from esker.groups.describe import GroupStatus
 from esker.options import TopicOptions
+from esker.positions import OFFSET_MAX
 from esker.records import Gap, Offset, Record, Span, Spans, Value
 
 if TYPE_CHECKING:
@@ -546,7 +547,7 @@ class RemoteTopic(Sliced):
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise InvalidOption(f"an offset is a whole number, not {offset!r}")
         self._known(shard)
-        place = offset
+        place = min(offset, OFFSET_MAX - 1)
         if offset < 0:
             found = self._settled(offset, None, shard)
             place = found.each[0].first
