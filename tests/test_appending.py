@@ -178,6 +178,25 @@ def test_append_many_takes_bytes_text_and_records(store: esker.Store) -> None:
     assert found[2] == esker.Record(b"c", b"k", "t", "n", {"h": b"v"}, 5, 2, 0)
 
 
+@pytest.mark.parametrize("key", [None, "once"])
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (3, "a value is"),
+        (esker.Record(b"x", tag="t" * 300), "a tag of 300 bytes"),
+        (esker.Record(b"x", timestamp=1 << 63), "timestamp"),
+        (b"x" * 2_000, "a record of 2000 bytes"),
+    ],
+)
+def test_of_a_batch_that_is_refused_the_bad_record_is_named(
+    store: esker.Store, bad: Any, told: str, key: str | None
+) -> None:
+    topic = store.create("t", max_record_bytes=1_000)
+    with pytest.raises(esker.EskerError, match=rf"^records\[20\]: {told}"):
+        topic.append_many([b"good"] * 20 + [bad, b"good"], wait=True, idempotency_key=key)
+    assert len(topic) == 0
+
+
 @pytest.mark.parametrize("count", [1, FEW, FEW + 1, 5000])
 def test_append_many_takes_any_iterable(store: esker.Store, count: int) -> None:
     topic = store["t"]

@@ -35,6 +35,17 @@ def simulated(disk: SimulatedDisk) -> esker.Store:
     return esker.open(ROOT, files=disk, clock=ManualClock(), background=False, journals=1)
 
 
+@pytest.mark.parametrize("given", [3, True, b"3", ["3"], "", "\udc80"])
+@pytest.mark.parametrize("name", ["tag", "tag_prefix", "skip_node"])
+def test_what_is_no_text_finds_no_records(store: Any, name: str, given: Any) -> None:
+    topic = store["t"]
+    topic.append_many([esker.Record(b"x", tag="3", node="3")], wait=True)
+    ask: Any = topic.read if name == "skip_node" else topic.delete
+    with pytest.raises(esker.InvalidOption):
+        list(ask(**{name: given}))
+    assert len(topic) == 1
+
+
 # ---- records before a position ---------------------------------------------------------------
 
 

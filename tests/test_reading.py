@@ -40,6 +40,18 @@ def offsets(topic: esker.Topic, start: Any, stop: Any = None) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("number", [(1 << 63) - 1, 1 << 63, 1 << 70, 10**39])
+def test_a_number_beyond_all_offsets_is_a_position_too(store: esker.Store, number: int) -> None:
+    topic = store["t"]
+    topic.append_many([b"a", b"b"], wait=True)
+    assert list(topic.read(number)) == []
+    assert len(list(topic.read(stop=number))) == len(list(topic[0:number])) == 2
+    assert len(list(topic.read(-number))) == 2
+    with pytest.raises(esker.OffsetOutOfRange):
+        topic.get(number)
+    assert topic.delete(number) == 2
+
+
 @pytest.mark.parametrize(
     ("position", "first"),
     [

@@ -175,6 +175,10 @@ def test_a_group_can_be_forgotten_when_nobody_reads(store: Any) -> None:
         topic.forget_group("g")
 
 
+def test_a_topic_that_is_not_there_has_no_groups(store: Any) -> None:
+    assert store["t"].groups() == []
+
+
 def test_a_handler_gets_every_record_and_a_failed_one_is_tried_again(store: Any) -> None:
     topic = filled(store, 30)
     seen: list[bytes] = []
@@ -462,6 +466,24 @@ def test_a_staged_batch_is_attached_once(store: Any, fill: Callable[[Any], Any])
     assert [(r.value, r.tag, r.shard) for r in store["t"].read()] == [
         (b"a", None, 1), (b"b", "t", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("timeout", [None, float("inf"), 1e9, 0])
+def test_a_batch_is_attached_however_long_one_would_wait(store: Any, timeout: Any) -> None:
+    with store.stage("t") as stage:
+        stage.append_many([b"a"])
+    assert store.attach("w", 1, stage.tickets, timeout=timeout) is True
+    assert [record.value for record in store["t"].read()] == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("w", 1, -1), ("w", 1, "1s"), ("w", 1, float("nan")), (b"w", 1, 1), ("", 1, 1), ("w", "1", 1)],
+)
+def test_what_no_batch_can_be_attached_with_is_refused(store: Any, given: Any) -> None:
+    writer, sequence, timeout = given
+    with pytest.raises(esker.InvalidOption):
+        store.attach(writer, sequence, [], timeout=timeout)
 
 
 def test_what_was_staged_and_given_up_leaves_nothing(store: Any) -> None:

@@ -32,6 +32,7 @@ UNIT_US: Final = {
 }
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)", re.ASCII)
 _NUMBER = re.compile(r"(-?)(\d{1,19})", re.ASCII)
+OFFSET_MAX: Final = (1 << 63) - 1  # what is further on is never reached, either
 _PLUS = re.compile(r"\d \d\d(:?\d\d)?$", re.ASCII)  # of a time zone: decoded, it is a space
 _GRAMMAR = "a position is one of: earliest, latest, N, -N, @2026-11-15T10:00, @-15m"
 
@@ -51,7 +52,7 @@ def parse(text: object, now_us: int) -> Position:
         case bool():
             raise InvalidPosition(f"{text!r} is not a position; {_GRAMMAR}")
         case int():
-            return Position("offset", text) if text >= 0 else Position("back", -text)
+            return _counted("offset", text) if text >= 0 else _counted("back", -text)
         case datetime():
             return Position("time", _micros(text))
         case str():
@@ -65,7 +66,7 @@ def _parse_text(text: str, now_us: int) -> Position:
         return Position(text)
     number = _NUMBER.fullmatch(text)
     if number:
-        return Position("back" if number[1] else "offset", int(number[2]))
+        return _counted("back" if number[1] else "offset", int(number[2]))
     if text.startswith("@"):
         ago = _AGO.fullmatch(text[1:])
         if ago:
@@ -77,6 +78,10 @@ def _parse_text(text: str, now_us: int) -> Position:
             pass
     lost = "; in a URL a + is written %2B" if _PLUS.search(text) else ""
     raise InvalidPosition(f"{text!r} is not a position; {_GRAMMAR}{lost}")
+
+
+def _counted(kind: str, number: int) -> Position:
+    return Position(kind, min(number, OFFSET_MAX))
 
 
 def _micros(moment: datetime) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -211,6 +212,8 @@ def test_a_group_is_forgotten_when_nobody_reads_in_it(group: Client) -> None:
     polled(group)
     answer = group.call("DELETE", AT)
     assert (answer.status, answer.code) == (409, "member_busy")
+    assert str(os.getpid()) not in answer.body.decode()  # the server's, where nobody can end it
+    assert "leave" in answer.json()["error"]["message"]
     assert post(group, "leave").json() == {"left": True}
     assert post(group, "leave").json() == {"left": False}
     assert group.call("DELETE", AT).status == 200

@@ -38,11 +38,12 @@ from schemathesis.specs.openapi import checks
 
 from esker import server
 from esker.server.codec import ARROW
-from esker.server.described import ANSWERED, CODES, HEADERS, STATUSES
+from esker.server.described import ALSO, ANSWERED, CODES, HEADERS, STATUSES
 from esker.server.openapi import codes, document
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
-from esker.server.table import ROUTES
+from esker.server.table import PROTOBUF, ROUTES
+from tests.helpers import wait_until
 from tests.server.asgi import Request, application, call
 from tests.server.conftest import Client
 from tests.server.raw import SECRETS
@@ -61,6 +62,11 @@ ALL_CHECKS = [*CHECKS, checks.negative_data_rejection]  # of cases as they were 
 BY_TICKET = {
     "/v1/watch", "/v1/watch/{id}", "/v1/ws", "/v1/topics/{topic}/export", "/ds/{topic}",
     "/v1/queues/{queue}/work",
+}  # fmt: skip
+OF_ALL = {  # headers that any answer may have, and of which no client makes anything
+    "date", "content-type", "content-length", "transfer-encoding", "connection", "cache-control",
+    "x-content-type-options", "referrer-policy", "cross-origin-resource-policy",
+    "cross-origin-opener-policy", "content-security-policy",
 }  # fmt: skip
 KNOWN = ("t", "u", "never-made")  # names that are often asked for, or little would be found
 
@@ -233,7 +239,8 @@ def test_the_document_is_complete() -> None:
             assert operation["requestBody"]["content"].keys() == set(route.media)
             assert {"413", "415"} <= answers.keys()
         if not route.streams:
-            assert answers["200"]["content"].keys() == set(route.offers)
+            also = ALSO.get(route.handler, ())
+            assert answers["200"]["content"].keys() == {*route.offers, *also}
         assert all(code in answers[status]["description"] for status, code in _told(route))
     described = CODES.keys() | ANSWERED.keys() | HEADERS.keys() | STATUSES.keys()
     assert described <= {route.handler for route in ROUTES}
@@ -280,6 +287,41 @@ def test_every_header_that_is_read_stands_in_the_document() -> None:
     }  # fmt: skip
     assert read - by_others - told == set()
     assert {"esker-producer", "esker-sequence", "last-event-id", "esker-topic"} <= told
+
+
+def test_headers_and_types_of_answers_stand_in_the_document(client: Client) -> None:
+    client.call("PUT", "/v1/topics/t", {"segment_records": 2})
+    for _ in range(3):
+        client.append("t", "a", "b")
+    page = "/v1/topics/t/records?start=0&limit=2"
+    wait_until(lambda: "etag" in client.get(page).headers)
+    client.call("PUT", "/v1/topics/t/groups/g", {})
+    log = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"x"}}]}]}]}'
+    calls: list[tuple[Any, ...]] = [
+        ("GET", page, "/v1/topics/{topic}/records"),
+        ("GET", page, "/v1/topics/{topic}/records", None, {"If-None-Match": "*"}),
+        ("GET", "/v1/topics/t/records", "/v1/topics/{topic}/records", None, {"Accept": ARROW}),
+        ("GET", "/v1/topics/t/export?format=csv", "/v1/topics/{topic}/export"),
+        ("GET", "/", "/"),
+        ("GET", "/console/app.js", "/console/{file}"),
+        ("GET", "/metrics", "/metrics"),
+        ("POST", "/otlp/v1/logs", "/otlp/v1/logs", log, {"Content-Type": "application/json"}),
+        ("POST", "/otlp/v1/logs", "/otlp/v1/logs", b"", {"Content-Type": PROTOBUF}),
+        (
+            "POST", "/v1/topics/t/groups/g/poll", "/v1/topics/{topic}/groups/{group}/poll", {},
+            {"Accept": ARROW},
+        ),
+    ]  # fmt: skip
+    paths = document(ROUTES)["paths"]
+    for method, asked, path, *rest in calls:
+        answer = client.call(method, asked, *rest)
+        told = paths[path][method.lower()]["responses"][str(answer.status)]
+        assert answer.headers.keys() - OF_ALL <= {name.lower() for name in told["headers"]}, asked
+        if answer.status != 304:
+            kind = answer.headers["content-type"].partition(";")[0]
+            assert kind in told["content"], asked
+    refused = paths["/v1/topics"]["get"]["responses"]["401"]
+    assert "WWW-Authenticate" in refused["headers"]
 
 
 def _told(route: Any) -> list[tuple[str, str]]:

@@ -77,6 +77,7 @@ def test_text_json_and_bytes_come_back_as_they_went(client: Client) -> None:
         (b'[{"value":"a"}]\n', "Expected `object`, got `array` - at `$[0]`"),
         (b'{"value":"a"}\n{"value":"b","base64":"YQ=="}\n', "or `base64` - at `$[1]`"),
         (b'{"value":"a"}\n{"value":"b","headers":{"a":1}}\n', "got `int` - at `$[1]`"),
+        (b'{"value":"a"}\n{"value":"b","tag":"' + b"t" * 300 + b'"}\n', "records[1]: a tag of 300"),
     ],
 )
 def test_lines_are_taken_as_they_come_and_a_bad_one_is_named_and_nothing_kept(

@@ -441,6 +441,59 @@ def test_a_watch_is_refused_if_a_topic_is_missing_or_it_was_never_made(client: C
         assert client.get(f"/v1/watch?topics={names}&lenient=true").code == "invalid_name"
 
 
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ({"start": "soon"}, "invalid_position"),
+        ({"start": "@2026-13-01"}, "invalid_position"),
+        ({"start": 1 << 63}, "invalid_request"),
+        ({"shard": 2}, "invalid_option"),
+    ],
+)
+def test_what_a_stream_would_refuse_is_refused_when_its_watch_is_made(
+    client: Client, how: dict[str, Any], code: str
+) -> None:
+    client.call("PUT", "/v1/topics/t", {"shards": 2})
+    assert client.call("POST", "/v1/watch", {"topics": {"t": how}}).code == code
+    if isinstance(how.get("start"), str):  # nobody waits, to begin at what is no place
+        asked = {"topics": {"nowhere": how}, "lenient": True}
+        assert client.call("POST", "/v1/watch", asked).code == code
+        query = f"topics=nowhere&lenient=true&start={how['start']}"
+        assert client.get(f"/v1/watch?{query}").code == code
+
+
+def test_a_watch_of_a_topic_that_is_gone_is_made_anew_with_a_cursor_of_it(
+    server: Server, client: Client, watch: Any
+) -> None:
+    client.append("t", "a")
+    with watch("topics=t&start=earliest") as events:
+        assert events.values(1) == ["a"]
+        last = events.last
+    client.call("DELETE", "/v1/topics/t")
+    assert client.call("POST", "/v1/watch", {"topics": {"t": {}}}).code == "topic_not_found"
+    made = client.call("POST", "/v1/watch", {"topics": {"t": {}}, "cursor": last})
+    assert made.status == 201
+    with Events(server.url, made.json()["url"]) as events:
+        assert events.next().kind == "topic-deleted"
+
+
+def test_who_waits_beyond_all_offsets_can_come_back(client: Client, watch: Any) -> None:
+    client.append("t", "a")
+    with watch("topics=t&start=9999999999999999999") as events:
+        assert events.next().kind == "caught-up"
+        last = events.last
+    with watch("topics=t", last) as events:
+        assert events.next().kind == "caught-up"
+
+
+@pytest.mark.parametrize("start", [1, -1])
+def test_a_start_in_json_may_be_a_number(server: Server, client: Client, start: int) -> None:
+    client.append("t", "a", "b")
+    made = client.call("POST", "/v1/watch", {"topics": {"t": {"start": start}}}).json()
+    with Events(server.url, made["url"]) as events:
+        assert events.values(1) == ["b"]
+
+
 def test_a_watch_is_for_who_made_it_and_is_forgotten_after_a_while(
     server: Server, client: Client
 ) -> None:

@@ -30,7 +30,14 @@ import msgspec
 from esker.client import faults
 from esker.client.address import KEY_VARIABLE, Address, ClientOptions
 from esker.clock import SYSTEM_CLOCK
-from esker.errors import EskerError, StoreClosed, Throttled, Unauthorized, Unavailable
+from esker.errors import (
+    EskerError,
+    InvalidOption,
+    StoreClosed,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+)
 from esker.version import VERSION
 
 IDLE_SECONDS: Final = 10.0  # a server keeps an idle connection for 15 s
@@ -145,13 +152,16 @@ class Pool:
         `again`: doing it twice is doing it once. `wait`: so many seconds pass before an answer must
         be expected, and whoever closes the pool need not wait for it.
         """
-        if body is not None and media == JSON:
-            body = msgspec.json.encode(body)
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        try:
+            if body is not None and media == JSON:
+                body = msgspec.json.encode(body)
+            target = f"{path}?{urlencode(given)}" if given else path
+        except (TypeError, ValueError) as refused:  # an object, text that is not Unicode
+            raise InvalidOption(f"what is given cannot be sent: {refused}") from None
         sent = {**self._headers, "Accept": accept, **(headers or {})}
         if body is not None:
             sent["Content-Type"] = media
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        target = f"{path}?{urlencode(given)}" if given else path
         limit = (self.options.timeout if timeout is None else timeout) + wait
         left, pause, renewed = self.options.retries, PAUSE_SECONDS, False
         while True:

@@ -19,7 +19,8 @@ import msgspec
 from esker.client import bodies
 from esker.client.pool import ARROW, part
 from esker.engine import intake
-from esker.engine.attach import Staging
+from esker.engine.attach import Staging, check
+from esker.engine.reader import check_timeout
 from esker.errors import EskerError, InvalidOption
 from esker.format.columns import Columns
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from esker.client.topic import RemoteTopic
 
 SEND_BYTES: Final = 16 << 20  # are collected before they are sent, and become one segment
+ATTACH_SECONDS: Final = 300.0  # a server waits for another process no longer in one call
 
 
 class RemoteTicket(msgspec.Struct, frozen=True):
@@ -134,9 +136,12 @@ def attach(
     given = list(tickets)
     if not all(isinstance(each, RemoteTicket) for each in given):
         raise InvalidOption("these tickets were not made by this kind of store: stage them here")
-    body = {"writer": writer, "sequence": sequence, "tickets": given, "timeout": timeout}
+    check(writer, sequence, ())
+    limit = check_timeout(timeout)
+    wait = ATTACH_SECONDS if limit is None else min(limit, ATTACH_SECONDS)
+    body = {"writer": writer, "sequence": sequence, "tickets": given, "timeout": wait}
     # a batch happens once, whatever was lost on the way: it has a number
-    answer = store._pool.call("POST", "/v1/attach", None, body, again=True, wait=timeout)
+    answer = store._pool.call("POST", "/v1/attach", None, body, again=True, wait=wait)
     return bool(answer.json()["committed"])
 
 

@@ -13,11 +13,13 @@ from esker.records import Record
 
 def position(given: Any) -> str:
     """A position as text; refused here if it is none."""
-    positions.parse(given, 0)
+    parsed = positions.parse(given, 0)
     if given is None:
         return positions.EARLIEST
     if isinstance(given, datetime):
         return f"@{given.isoformat()}"
+    if isinstance(given, int):
+        return str(parsed.number if given >= 0 else -parsed.number)
     return str(given).strip()
 
 

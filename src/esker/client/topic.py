@@ -25,6 +25,7 @@ from esker.client.tail import RemoteTail, told_gap
 from esker.client.texts import position
 from esker.engine import intake
 from esker.engine.batch import Batch
+from esker.engine.erasing import check_match
 from esker.engine.once import key_of
 from esker.engine.reader import (
     BATCH_BYTES,
@@ -57,6 +58,7 @@ from esker.errors import (
 )
 from esker.groups.describe import GroupStatus
 from esker.options import TopicOptions
+from esker.positions import OFFSET_MAX
 from esker.records import Gap, Offset, Record, Span, Spans, Value
 
 if TYPE_CHECKING:
@@ -355,6 +357,7 @@ class RemoteTopic(Sliced):
         self._store._require_writable()
         if before is None and tag is None and tag_prefix is None:
             raise InvalidOption('delete what? Give a position ("latest" for all), or a tag')
+        check_match(tag, tag_prefix)  # or what is no text would be sent as some, and found
         if shard is not None:
             self._known(shard)
         given = None if before is None else position(before)
@@ -377,7 +380,10 @@ class RemoteTopic(Sliced):
     def groups(self) -> list[GroupStatus]:
         """All groups of the topic: where they are, and how far behind."""
         self._store.require_open()
-        found = self._store._pool.call("GET", "/v1/groups", {"topic": self.name}, again=True)
+        try:
+            found = self._store._pool.call("GET", "/v1/groups", {"topic": self.name}, again=True)
+        except TopicNotFound:
+            return []
         return [status_of(each) for each in found.json()["groups"]]
 
     def forget_group(self, name: str) -> None:
@@ -541,7 +547,7 @@ class RemoteTopic(Sliced):
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise InvalidOption(f"an offset is a whole number, not {offset!r}")
         self._known(shard)
-        place = offset
+        place = min(offset, OFFSET_MAX - 1)
         if offset < 0:
             found = self._settled(offset, None, shard)
             place = found.each[0].first

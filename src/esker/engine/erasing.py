@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from esker.engine.batch import Batch
 from esker.engine.reader import read_batches
-from esker.engine.sieve import Sieve
+from esker.engine.sieve import Sieve, is_text
 from esker.errors import Corruption, InvalidOption, StorageError
 from esker.storage.marks import UnknownMarks, blocks_of
 from esker.storage.sealed import SealedSegment
@@ -55,7 +55,7 @@ class Match(NamedTuple):
 def check_match(tag: Any, prefix: Any) -> Match | None:
     """What `tag` and `tag_prefix` ask for; None for neither."""
     for name, value in (("tag", tag), ("tag_prefix", prefix)):
-        if value is not None and (not isinstance(value, str) or not value):
+        if value is not None and not is_text(value):
             raise InvalidOption(f"{name}={value!r}: text of at least one character")
     if tag is not None and prefix is not None:
         raise InvalidOption("tag and tag_prefix exclude each other: give one of them")

@@ -201,16 +201,19 @@ def wait_of(wait: Any) -> bool | float:
 
 
 def many(records: Iterable[Any], limit: int) -> tuple[list[bytes], dict[int, Extra]]:
-    """Values and extras of anything that `append_many` takes."""
+    """Values and extras of anything that `append_many` takes; a bad one is named by its row."""
     values: list[bytes] = []
     extras: dict[int, Extra] = {}
-    for item in records:
-        if isinstance(item, Record):
-            extra = extra_of(item.key, item.tag, item.node, item.headers, item.timestamp)
-            if extra is not None:
-                extras[len(values)] = extra
-            item = item.value
-        values.append(value_of(item, limit))
+    try:
+        for item in records:
+            if isinstance(item, Record):
+                extra = extra_of(item.key, item.tag, item.node, item.headers, item.timestamp)
+                if extra is not None:
+                    extras[len(values)] = extra
+                item = item.value
+            values.append(value_of(item, limit))
+    except (InvalidRecord, RecordTooLarge) as problem:
+        raise type(problem)(f"records[{len(values)}]: {problem}") from None
     return values, extras
 
 
@@ -235,7 +238,10 @@ def plain_column(values: Sequence[Any], limit: int) -> Any | None:
         return None
     if isinstance(array, pa.ChunkedArray) or array.null_count:
         return None
-    check_sizes(array, limit)
+    try:
+        check_sizes(array, limit)
+    except RecordTooLarge:
+        return None  # the careful way says which
     return array
 
 

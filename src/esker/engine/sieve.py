@@ -48,8 +48,16 @@ def sift(columns: Columns, first: int, keep: Any) -> tuple[Columns, Any]:
     return left, pa.arange(first, first + columns.count).filter(keep)
 
 
+def is_text(given: Any) -> bool:
+    """Whether it is text that a record can hold: some, and Unicode."""
+    try:
+        return isinstance(given, str) and bool(given.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def check_node(node: Any) -> Sieve:
     """What `skip_node` asks for."""
-    if node is not None and (not isinstance(node, str) or not node):
+    if node is not None and not is_text(node):
         raise InvalidOption(f"skip_node={node!r}: the name of a node, as append(node=...) has it")
     return Sieve(node)

@@ -122,7 +122,7 @@ _BY_HANDLER: Final[dict[str, tuple[str, ...]]] = {
     "durable.delete": (*_TOPIC, "not_a_stream", "writer_busy"),
     "otlp.logs": (*_RECORDS, "would_block", *_WRITES),
     "watch.watch": (*_PLACE, "invalid_filter", "not_acceptable"),
-    "watch.make": ("topic_not_found", "invalid_option", "invalid_filter"),
+    "watch.make": (*_PLACE, "invalid_filter"),
     "watch.attach": (*_PLACE, "not_acceptable"),
 }  # fmt: skip
 CODES: Final = {name: tuple(dict.fromkeys(told)) for name, told in _BY_HANDLER.items()}
@@ -165,7 +165,14 @@ _NEXT: Final = {
     "Esker-Gaps": "offsets that are not there any more, as JSON; only if there are any",
 }
 ANSWERED: Final[dict[str, dict[str, str]]] = {
-    "records.read": {**_NEXT, "ETag": "of a page that lies in sealed segments"},
+    "records.read": {
+        **_NEXT,
+        "ETag": "of a page that lies in sealed segments",
+        "Cache-Control": "of such a page, how long it may be kept; no-store of others",
+        "Vary": "accept, of such a page",
+    },
+    "export.export": {"Content-Disposition": "the name of the file"},
+    **{page: {"ETag": "of what the file holds"} for page in ("page.page", "page.file")},
     "groups.poll": {
         "Esker-Batches": "of Arrow: the batches, as JSON has them",
         "Esker-Gaps": _NEXT["Esker-Gaps"],
@@ -180,6 +187,8 @@ ANSWERED: Final[dict[str, dict[str, str]]] = {
     },
     "durable.append": {"Stream-Next-Offset": "behind what was appended"},
 }
+# Content types of answers that follow from that of the body, and not from Accept.
+ALSO: Final[dict[str, tuple[str, ...]]] = {"otlp.logs": ("application/x-protobuf",)}
 # Statuses without an error, besides 200.
 STATUSES: Final[dict[str, dict[str, str]]] = {
     **{

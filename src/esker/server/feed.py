@@ -113,9 +113,11 @@ class Spot(NamedTuple):
 
 
 def look(
-    store: Store, name: str, start: str, shard: int | None, places: Places
+    store: Store, name: str, start: str | int, shard: int | None, places: Places
 ) -> list[Spot] | None:
     """For each shard of a topic where to begin and what was missed; None if it is not there."""
+    now, hashed = store._context.clock.now_us(), cursor.hash_of(name)
+    asked = positions.parse(start, now)
     if name not in store:
         return None
     topic = store[name]
@@ -126,10 +128,9 @@ def look(
     if shard is not None and shard >= count:
         raise InvalidOption(f"shard={shard}: topic {name!r} has shards 0..{count - 1}")
     spots = []
-    now, hashed = store._context.clock.now_us(), cursor.hash_of(name)
     for number in range(count) if shard is None else (shard,):
         place = places.get((hashed, number))
-        begin, epoch = positions.parse(start, now), None
+        begin, epoch = asked, None
         if place is not None:
             begin = positions.parse(place.offset if place.epoch else "earliest", now)
             epoch = place.epoch or None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from esker.aio.waiting import news
-from esker.errors import Fenced, GroupNotFound
+from esker.errors import Fenced, GroupNotFound, MemberBusy
 from esker.groups import lag as lags
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus, groups_of
@@ -80,7 +80,13 @@ async def list_groups(call: Call) -> Reply:
 async def forget(call: Call) -> Reply:
     """Forget a group for good; nobody may be reading in it."""
     topic, group = _names(call)
-    await call.app.run(lambda store: known(store, topic).forget_group(group))
+    try:
+        await call.app.run(lambda store: known(store, topic).forget_group(group))
+    except MemberBusy:  # which process that is helps nobody who is elsewhere
+        raise Fault(
+            "member_busy", f"group {group!r} of topic {topic!r} has members that read: let them "
+            "leave, or wait until they were not heard of for their session",
+        ) from None  # fmt: skip
     return Reply(wire.Forgotten(topic, group, True))
 
 

@@ -214,8 +214,8 @@ class Hub:
                 self.ready.forget(feed.name)
 
     async def find(
-        self, name: str, start: str, *, places: Places | None = None, lenient: bool = False,
-        shard: int | None = None,
+        self, name: str, start: str | int, *, places: Places | None = None,
+        lenient: bool = False, shard: int | None = None,
     ) -> list[Spot]:  # fmt: skip
         """Where a topic is to be watched from, for each of its shards."""
         known = places or {}

@@ -17,11 +17,11 @@ from esker.server import described
 from esker.server.codec import ARROW, BYTES, EVENTS, JSON, NDJSON
 from esker.server.described import ANSWERED, BODIES, CODES, EXAMPLES, HEADERS, STATUSES
 from esker.server.faults import STATUS, Body
-from esker.server.table import RAW, Route
+from esker.server.table import PROTOBUF, RAW, Route
 from esker.version import VERSION
 
 _REFERENCE: Final = "#/components/schemas/{name}"
-_BINARY: Final = {ARROW, BYTES}
+_BINARY: Final = {ARROW, BYTES, PROTOBUF}
 _LINES: Final = {NDJSON, EVENTS}
 NAME: Final = {
     "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$", "minLength": 1,
@@ -166,9 +166,8 @@ def _success(route: Route, known: Known) -> dict[str, Any]:
     if route.streams and route.offers == (JSON,):
         told["content"] = {EVENTS: {"schema": {"type": "string"}}}
         return told
-    told["content"] = {
-        media: {"schema": _answer_schema(route, media, known)} for media in route.offers
-    }
+    offers = (*route.offers, *described.ALSO.get(route.handler, ()))
+    told["content"] = {media: {"schema": _answer_schema(route, media, known)} for media in offers}
     return told
 
 
@@ -180,6 +179,8 @@ def _answer_schema(route: Route, media: str, known: Known) -> Any:
 
 def _failure(says: str, known: Known, *, later: bool = False) -> dict[str, Any]:
     headers = dict(_ANSWER_HEADERS)
+    if "unauthorized" in says:
+        headers["WWW-Authenticate"] = _header("Bearer: a key is what is to be sent")
     if "throttled" in says:
         headers |= _RATES
     if later:

@@ -42,7 +42,6 @@ from esker.server.codec import EVENTS, UNBUFFERED
 from esker.server.faults import Fault, throttled
 from esker.server.feed import Spot
 from esker.server.frames import Lens
-from esker.server.records import known
 from esker.server.stream import SHARDS_MAX, EventStream
 from esker.server.wire_live import TOPICS_MAX, WatchTopic
 
@@ -142,11 +141,9 @@ async def make(call: Call) -> Reply:
     """Say what is to be watched; the answer is where."""
     body: wire_live.Watch = call.body
     session = Session(call.principal.id, body.topics, body.lens("sse"), body.lenient, body.cursor)
-    cursor.places(body.cursor or "")  # what is wrong with it is told now
-    for name in session.topics:  # those that are not there are told now, not later
-        topic_name(name)  # and what can never be there is not kept
-        if not session.lenient:
-            await call.app.run(lambda store, name=name: known(store, name))  # type: ignore[misc]
+    for name in session.topics:
+        topic_name(name)  # what can never be there is not kept
+    await _spots(call, session, body.cursor or "")  # what its stream would refuse is told now
     made = call.app.sessions.add(session)
     return Reply(wire_live.Watching(made, f"/v1/watch/{made}", TTL_SECONDS), 201)
 
@@ -161,18 +158,24 @@ async def attach(call: Call) -> Reply:
     return await _stream(call, session, call.query.cursor)
 
 
-async def _stream(call: Call, session: Session, given: str | None = None) -> Reply:
-    call.accepts(EVENTS)
-    last = call.headers.get("last-event-id") or given or session.cursor or ""
+async def _spots(call: Call, session: Session, last: str) -> list[Spot]:
+    """Where each shard is to be watched from: behind the last event, or where it was asked for."""
     places = cursor.places(last)
-    hub = call.app.hub
-    spots: list[Spot] = []  # before the head of the answer: a topic that is not there is a 404
+    spots: list[Spot] = []
     for name, how in session.topics.items():
-        spots += await hub.find(
+        spots += await call.app.hub.find(
             name, how.start, places=places, lenient=session.lenient, shard=how.shard
         )
         if len(spots) > SHARDS_MAX:
             raise Fault("invalid_request", f"a stream has at most {SHARDS_MAX} shards")
+    return spots
+
+
+async def _stream(call: Call, session: Session, given: str | None = None) -> Reply:
+    call.accepts(EVENTS)
+    last = call.headers.get("last-event-id") or given or session.cursor or ""
+    hub = call.app.hub
+    spots = await _spots(call, session, last)  # before the head: a topic that is missing is a 404
 
     async def serve(receive: Receive, send: Send) -> None:
         stream = EventStream(call.principal, send)

@@ -21,6 +21,7 @@ Shard = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=0, le=86_400 * 365)]
 Time = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]  # microseconds since 1970
 Position = Annotated[str, Meta(max_length=64)]
+Start = Position | Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # as JSON may have it
 Text = Annotated[str, Meta(max_length=1_024)]
 Where = Annotated[str, Meta(min_length=1, max_length=4_096)]
 

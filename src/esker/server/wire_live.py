@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from esker.server.codec import Values
 from esker.server.frames import Form, Lens
 from esker.server.sifting import filter_of
-from esker.server.wire import Given, Position, Shard, Text, Where
+from esker.server.wire import Given, Position, Shard, Start, Text, Where
 
 TOPICS_MAX = 256
 Cursor = Annotated[str, Meta(max_length=16_384)]
@@ -50,7 +50,7 @@ class WatchQuery(View, kw_only=True):
 
 
 class WatchTopic(Given):
-    start: Position = "latest"
+    start: Start = "latest"
     shard: Shard | None = None
 
 
@@ -105,7 +105,7 @@ class Named(Ask):
 
 
 class Subscribe(Named, tag="subscribe"):
-    start: Position = "latest"
+    start: Start = "latest"
     cursors: Annotated[list[Cursor], Meta(max_length=1_024)] = []
     shard: Shard | None = None
     lenient: bool = False

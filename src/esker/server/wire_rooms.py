@@ -13,10 +13,10 @@ from esker.server.wire import (
     Count,
     Given,
     Options,
-    Position,
     Seconds,
     Shard,
     Span,
+    Start,
     Text,
     _OptionsBase,
 )
@@ -33,7 +33,7 @@ Many = Annotated[int, Meta(ge=1, le=10_000)]
 class GroupIn(Given):
     """Where a group begins, if it is new."""
 
-    start: Position | int = "earliest"
+    start: Start = "earliest"
 
 
 class GroupShard(Struct):
@@ -125,7 +125,7 @@ class Acked(Struct):
 
 
 class Seek(Given):
-    to: Position | int
+    to: Start
     shard: Shard | None = None
     dry_run: bool = False
 
@@ -361,7 +361,7 @@ class RouteIn(Given):
     source: Text
     destination: Text
     where: Annotated[str, Meta(max_length=16_384)] = ""
-    start: Position | int = "earliest"
+    start: Start = "earliest"
     exactly_once: bool = False
     merge: bool = False
     allow_cycles: bool = False
