@@ -38,6 +38,7 @@ now (hub.py).
     groups.py, queues.py, work.py, routes.py, stages.py    those of the rooms above the log;
       wire_rooms.py, their bodies; rooms.py, members.py, desk.py, hands.py, what they keep between
       calls
+    appending.py  one append, by whichever door it comes in
     producers.py  batches that are numbered by who sends them
     interop.py    CloudEvents
     otlp.py       logs of OpenTelemetry
@@ -52,6 +53,7 @@ now (hub.py).
     metrics.py    how it goes, for Prometheus; gauges.py, how the store goes; latency.py, how long a
       record takes, by stage
     page.py       the console for browsers; looks.py, what it shows of a store as a whole;
-      export.py, a topic as a file; leased.py, jobs that others hold; wire_looks.py, their bodies
+      export.py, a topic as a file; sheet.py, records as CSV; leased.py, jobs that others hold;
+      wire_looks.py, their bodies
     sifting.py    which records of a batch are wanted
 """
