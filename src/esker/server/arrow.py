@@ -89,12 +89,8 @@ def head_of(head: bytes) -> tuple[int, int]:
         (root,) = struct.unpack_from("<I", head)
         at = place_of(head, root, 1)
         kind = head[at] if at else 0
-        if kind in (DICTIONARY, RECORDS):
-            header = table_of(head, root, 2)
-            if kind == DICTIONARY:  # a record batch lies within
-                header = table_of(head, header, 1)
-            if place_of(head, header, 3):
-                raise Fault("unsupported_media_type", "send Arrow as it is, not compressed")
+        if kind in (DICTIONARY, RECORDS) and _is_compressed(head, root, kind):
+            raise Fault("unsupported_media_type", "send Arrow as it is, not compressed")
         at = place_of(head, root, 3)
         (body,) = struct.unpack_from("<q", head, at) if at else (0,)
     except (struct.error, IndexError):
@@ -102,6 +98,15 @@ def head_of(head: bytes) -> tuple[int, int]:
     if kind not in (SCHEMA, DICTIONARY, RECORDS) or body < 0:
         raise wrong("a message of another kind")
     return kind, body
+
+
+def _is_compressed(head: bytes, at: int, kind: int) -> bool:
+    """Whether its record batch says so, which of a dictionary lies within; one of none does not."""
+    for number in (2, 1) if kind == DICTIONARY else (2,):
+        if not place_of(head, at, number):
+            return False
+        at = table_of(head, at, number)
+    return place_of(head, at, 3) != 0
 
 
 def place_of(data: bytes, table: int, number: int) -> int:
