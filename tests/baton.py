@@ -59,7 +59,7 @@ THREADED = (
     "esker.engine.follower", "esker.engine.store", "esker.engine.context", "esker.storage.maps",
 )  # fmt: skip
 LONE_LOCKS = ("esker.engine.handle", "esker.engine.tail")
-SLEEPERS = ("esker.engine.committer", "esker.engine.tail")
+SLEEPERS = ("esker.engine.committer",)
 EVENTS_MAX = 400_000  # a schedule that is longer than this does not end
 
 

@@ -84,7 +84,6 @@ DOORS: dict[str, dict[str, str]] = {
         # A module of the engine's shell that must sleep or time itself goes here, with its reason.
         "engine/background.py": "rests between unlinks that nobody waits for",
         "engine/committer.py": "the leader of a round sleeps in slices while it waits for company",
-        "engine/tail.py": "a tail of another process's writer looks every two milliseconds",
         "cli/top.py": "sleeps between two looks",
     },
     "datetime.datetime.now": _CLOCK_ONLY,
