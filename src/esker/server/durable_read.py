@@ -72,6 +72,7 @@ async def current(call: Call, entry: Entry | None = None) -> Stream:
     if _is_over(call, found):
         if not app.settings.read_only:
             await app.store.delete(name, missing_ok=True)
+            app.audit.tell("stream_expired", topic=name, request=call.request)
         entry.stream = None
         raise TopicNotFound(f"no topic {name!r}")
     return found
