@@ -412,10 +412,10 @@ def resident(which: str = "VmRSS", pid: int | str = "self") -> int:
     return int(text.partition(f"{which}:")[2].split()[0]) << 10
 
 
-def stream(column: Any, compression: str | None = None) -> bytes:
-    """A column of values as an Arrow stream."""
+def stream(column: Any, compression: str | None = None, **more: Any) -> bytes:
+    """A column of values, and others, as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    batch = pa.record_batch([column], names=["value"])
+    batch = pa.record_batch([column, *more.values()], names=["value", *more])
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
@@ -433,6 +433,24 @@ def test_arrow_of_every_plain_kind_is_taken(client: Client) -> None:
         assert answer.status == 200, (kind, answer.body)
     records = client.get("/v1/topics/t/records").json()["records"]
     assert [record["value"] for record in records] == texts * len(kinds)
+    pairs = [[("k", b"v"), ("l", b"w")], None, []]
+    plain = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    short = pa.struct([("key", pa.dictionary(pa.int8(), pa.string())), ("value", pa.binary_view())])
+    of_headers = [pa.list_(plain), pa.large_list(plain), pa.map_(pa.string(), pa.binary()),
+                  pa.list_(short)]  # fmt: skip
+    for kind in of_headers:
+        mapped = pa.types.is_map(kind)
+        cells = pa.array(
+            [each and [pair if mapped else dict(zip(("key", "value"), pair, strict=True))
+             for pair in each] for each in pairs], kind,
+        )  # fmt: skip
+        body = stream(pa.array(texts), headers=cells)
+        answer = client.call("POST", "/v1/topics/h/records", body, arrow)
+        assert answer.status == 200, (kind, answer.body)
+    records = client.get("/v1/topics/h/records").json()["records"]
+    assert [each.get("headers") for each in records] == [
+        {"k": "v", "l": "w"}, None, None
+    ] * len(of_headers)  # fmt: skip
 
 
 def bombs() -> dict[str, tuple[dict[str, str], bytes]]:
@@ -449,6 +467,16 @@ def bombs() -> dict[str, tuple[dict[str, str], bytes]]:
          pa.py_buffer(b"0" * 900_000)],
     )  # fmt: skip
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([1 << 30], pa.int32()), pa.array([b"x"]))
+    letters = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int8()), once)
+    pairs = pa.StructArray.from_arrays([letters.cast(pa.dictionary(pa.int8(), pa.string())),
+                                        letters], ["key", "value"])  # fmt: skip
+    one_each = pa.ListArray.from_arrays(pa.array(range(200_001), pa.int32()), pairs)
+    fifty = pa.StructArray.from_arrays(
+        [pa.array(["k"] * 50), pa.array([b"0" * 60_000] * 50)], ["key", "value"]
+    )
+    shared = pa.ListViewArray.from_arrays(
+        pa.array([0] * 10_000, pa.int32()), pa.array([50] * 10_000, pa.int32()), fifty
+    )
     bad = pa.Array.from_buffers(
         pa.binary(), 2, [None, pa.py_buffer(struct.pack("<iii", 0, 1 << 30, 1)), pa.py_buffer(b"x")]
     )
@@ -457,6 +485,15 @@ def bombs() -> dict[str, tuple[dict[str, str], bytes]]:
         "arrow, one value in many views": (arrow, stream(views)),
         "arrow, one run of a thousand million": (arrow, stream(runs)),
         "arrow, nothing a thousand million times": (arrow, stream(pa.nulls(1 << 30))),
+        "arrow, one header very many times": (
+            arrow, stream(pa.array([b""] * 200_000), headers=one_each),
+        ),
+        "arrow, headers that many share": (
+            arrow, stream(pa.array([b""] * 10_000), headers=shared),
+        ),
+        "arrow, thousands of columns": (
+            arrow, stream(pa.array([b"x"]), **{f"c{n}": pa.array([b"x"]) for n in range(5_000)}),
+        ),
         "arrow, offsets that point elsewhere": (arrow, stream(bad)),
         "arrow, a compressed dictionary": (arrow, stream(word, "lz4")),
         "gzip": ({**json, "Content-Encoding": "gzip"}, gzip.compress(zeros, 9)),
