@@ -339,8 +339,7 @@ class App:
         if fault is not None:
             event = fault.code if fault.code in _REFUSED else ""
         else:
-            changes = call is not None and call.route.method != "GET"
-            event = call.route.handler if call and changes and call.route.scope in _TOLD else ""
+            event = call.route.handler if call and _changes(call.route) else ""
         if not event:
             return
         client = scope.get("client")
@@ -438,6 +437,11 @@ _SIMPLE: Final = {"text/plain", "application/x-www-form-urlencoded", "multipart/
 _PROBES: Final = {"/healthz", "/readyz"}
 _REFUSED: Final = {"unauthorized", "forbidden", "misdirected", *faults.DAMAGE}
 _TOLD: Final = {"delete", "admin"}  # scopes whose calls change what is there for others
+
+
+def _changes(route: Route) -> bool:
+    """Whether it changes or takes away what is there for others."""
+    return route.method == "DELETE" or (route.method != "GET" and route.scope in _TOLD)
 
 
 def _given(value: Any) -> str:
