@@ -404,6 +404,42 @@ def test_a_client_that_does_not_take_its_answer_is_let_go(tmp_path: Path) -> Non
         client.close()
 
 
+def test_what_slow_clients_do_not_take_is_bounded_for_all_together(tmp_path: Path) -> None:
+    most = 20 << 20
+    with serving(tmp_path / "data", Settings(port=0, answer_bytes=most)) as server:
+        client, app = Client(server), server.app
+        for _ in range(8):
+            client.call("POST", "/v1/topics/t/records", b"x" * 900_000, BYTES)
+        page = "/v1/topics/t/records?limit=8&max_bytes=8000000"
+        crowd = [connected(server) for _ in range(8)]
+        try:
+            for sock in crowd:
+                sock.setsockopt(1, 8, 4_096)  # SO_RCVBUF
+                sock.sendall(f"GET {page} HTTP/1.1\r\n".encode() + HOST + b"\r\n")
+            heads = [sock.recv(12)[-3:] for sock in crowd]  # the status is all that they take
+            assert (b"200" in heads, b"429" in heads) == (True, True)
+            assert 10 << 20 < app.untaken <= most
+            refused = client.get(page)
+            assert refused.json()["error"]["detail"] == {"limit": "answer_bytes", "max": most}
+            assert refused.headers["retry-after"] == "1"
+            assert client.append("t", "y").status == 200
+            assert client.get("/v1/topics/t").status == 200
+        finally:
+            for sock in crowd:
+                sock.close()
+        for _ in range(100):
+            if app.untaken == 0:
+                break
+            time.sleep(0.05)
+        assert client.get(page).status == 200
+        client.close()
+        for _ in range(100):
+            if app.untaken == 0:
+                break
+            time.sleep(0.05)
+        assert app.untaken == 0, "what was taken, and what is gone, does not wait"
+
+
 # ---- bombs -----------------------------------------------------------------------------------
 
 
