@@ -6,7 +6,9 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -102,6 +104,29 @@ def test_a_server_says_where_it_is_and_stops_when_told(tmp_path: Path) -> None:
             assert server.end() == 0
             assert time.monotonic() - began < 5
             assert server.errors.read_text() == ""
+
+
+def test_connections_of_strangers_leave_room_for_the_files_of_the_store(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (96, hard))  # what the server begins with
+    try:
+        server = Process(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    where = urlsplit(server.url)
+    crowd = []
+    try:
+        crowd = [socket.create_connection((where.hostname, where.port)) for _ in range(150)]
+        status, _, body = server.call(
+            "POST", "/v1/topics/t/records", b"x", **{"Content-Type": "application/octet-stream"}
+        )
+        assert status == 200, body
+        assert server.errors.read_text() == ""
+    finally:
+        for each in crowd:
+            each.close()
+        server.process.kill()
+        server.process.communicate()
 
 
 def test_who_waits_is_answered_before_the_server_ends(tmp_path: Path) -> None:
