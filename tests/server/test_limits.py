@@ -583,6 +583,56 @@ def test_bombs_cost_neither_memory_nor_time(client: Client) -> None:
     assert len(made) >= 20
 
 
+def message(tag: int, inner: bytes) -> bytes:
+    """A message of protobuf within another one."""
+    size, told = len(inner), bytearray()
+    while size > 0x7F:
+        told.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([tag << 3 | 2, *told, size]) + inner
+
+
+def export(logs: bytes) -> bytes:
+    return message(1, message(2, logs))
+
+
+def test_events_and_exports_are_counted_before_they_are_decoded(client: Client) -> None:
+    most = client.server.settings.batch_records
+    batch = {"Content-Type": "application/cloudevents-batch+json"}
+    event = b'{"specversion":"1.0","id":"1","source":"/","type":"t"}'
+    json = {"Content-Type": "application/json"}
+    proto = {"Content-Type": "application/x-protobuf"}
+    records, otlp = "/v1/topics/t/records", "/otlp/v1/logs"
+    around = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[', b"]}]}]}"
+
+    def many(part: bytes, count: int) -> bytes:
+        return b",".join([part] * count)
+
+    log = message(2, message(6, message(1, b"k") + message(2, message(1, b"v"))))
+    calls = [(records, batch, lambda n: b"[" + many(event, n) + b"]"),
+             (otlp, json, lambda n: around[0] + many(b'{"body":{"a":1}}', n) + around[1]),
+             (otlp, proto, lambda n: export(log * n))]  # fmt: skip
+    for path, headers, made in calls:
+        assert client.call("POST", path, made(most), headers).status == 200
+        answer = client.call("POST", path, made(most + 1), headers)
+        assert (answer.status, answer.code) == (400, "batch_too_large")
+    million = 1_000_000
+    pair = message(6, b"")
+    bombs = [(records, batch, b"[" + many(b"{}", 2 * million) + b"]"),
+             (otlp, json, around[0] + many(b"{}", 2 * million) + around[1]),
+             (otlp, json, b'{"resourceLogs":[' + many(b"{}", 2 * million) + b"]}"),
+             (otlp, proto, export(message(2, b"") * (3 * million))),
+             (otlp, proto, export(message(2, pair * (3 * million)))),
+             (otlp, proto, message(1, b"") * (3 * million)),
+             (otlp, proto, export(message(2, message(5, message(5, pair * million)))))]  # fmt: skip
+    for path, headers, body in bombs:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = resident()
+        answer = client.call("POST", path, body, headers)
+        assert (answer.status, answer.code) == (400, "batch_too_large"), body[:40]
+        assert resident("VmHWM") - before < 80 << 20, body[:40]
+
+
 def test_many_at_once_do_not_add_up(tmp_path: Path) -> None:
     """Bodies that are too long are refused by each connection for itself, before they are kept."""
     with serving(tmp_path / "data", Settings(port=0, body_bytes=1 << 20)) as server:
