@@ -355,6 +355,20 @@ def test_streams_are_bounded_for_all_together(tmp_path: Path) -> None:
     assert sum(each.status == 429 for each in got) == 57
 
 
+def test_a_stream_counts_as_one_however_its_query_is_written(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with application(Settings(streams=1)) as app:
+            app.gate.streams = 1
+            await call(app, "PUT", "/ds/s", b"", {"content-type": "text/plain"})
+            for query in ("live=sse", "live=%73se", "%6cive=sse"):
+                got = await call(app, "GET", "/ds/s", query=f"offset=-1&{query}", stream=True)
+                assert (got.status, got.code) == (429, "throttled"), query
+            assert (await call(app, "GET", "/ds/s", query="offset=-1")).status == 200
+            app.gate.streams = 0
+
+    asyncio.run(ask())
+
+
 def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
     async def come_and_go() -> None:
         async with application(Settings(streams=1), table=TABLE) as app:
