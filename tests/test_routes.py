@@ -13,6 +13,7 @@ import pytest
 import esker
 from esker.cli.main import main
 from esker.format.columns import HEADER_TYPE, Columns
+from esker.format.routes import MARK_HEADER
 from esker.routes import forward, runner
 from esker.routes.registry import Registry
 from tests.helpers import HandClock, wait_until
@@ -152,6 +153,45 @@ def test_a_route_forwards_to_the_shard_of_each_key(store: esker.Store) -> None:
     for record in found:
         if record.key is not None:
             assert record.shard == store["copies"].shard_of(record.key)
+
+
+@pytest.mark.parametrize("how", ["record", "arrow", "stage"])
+def test_a_mark_that_others_append_says_nothing_of_a_route(
+    tmp_path: Path, clock: HandClock, how: str
+) -> None:
+    def opened() -> esker.Store:
+        return esker.open(tmp_path / "data", background=False, clock=clock)
+
+    with opened() as store:
+        orders(store, 4)
+        store.route("orders", "copies", exactly_once=True)
+        run(store)
+        old = next(r for r in store["copies"].read() if r.headers and MARK_HEADER in r.headers)
+        orders(store, 4, first=4)
+        run(store)
+        assert amounts(store["copies"]) == list(range(8))
+        assert old.headers is not None
+        ahead = old.headers[MARK_HEADER][:-8] + (99).to_bytes(8, "little")
+        for mark in (old.headers[MARK_HEADER], ahead):  # read from there, and made up
+            copy = esker.Record(b'{"amount": -1}', headers={MARK_HEADER: mark})
+            table = pa.table({
+                "value": [copy.value],
+                "headers": pa.array([[{"key": MARK_HEADER, "value": mark}]], HEADER_TYPE),
+            })  # fmt: skip
+            if how == "record":
+                store["copies"].append_many([copy])
+            elif how == "arrow":
+                store["copies"].append_arrow(table)
+            else:
+                stage = store.stage("copies")
+                stage.append_arrow(table)
+                store.attach("w", mark[-8], stage.finish())
+        store.sync()
+    with opened() as store:
+        orders(store, 4, first=8)
+        run(store)
+        found = [each for each in amounts(store["copies"]) if each >= 0]
+        assert found == list(range(12))
 
 
 def test_nothing_is_forwarded_that_is_not_durable_in_the_source(store: esker.Store) -> None:

@@ -313,6 +313,52 @@ def test_a_list_has_the_topics_of_the_key_and_no_others(tmp_path: Path) -> None:
     assert none == []
 
 
+def test_nothing_that_lists_tells_the_names_of_others(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    mine, owner = bearer(keys.make(["read"], ["mine"])), bearer(keys.make(SCOPES))
+    lists = [route for route in ROUTES
+             if route.method == "GET" and route.scope == "read" and not route.streams
+             and "{" not in route.path and route.path not in OF_ALL]  # fmt: skip
+    assert {"/v1/topics", "/v1/overview", "/v1/groups", "/v1/routes"} <= {r.path for r in lists}
+
+    async def story() -> None:
+        async with application(Settings(keys=keys.save())) as app:
+            for name in ("mine", "secret"):
+                await call(app, "PUT", f"/v1/topics/{name}", {}, owner)
+                await call(app, "PUT", f"/v1/topics/{name}/groups/of-{name}", {}, owner)
+                await call(app, "PUT", f"/v1/queues/{name}.q", {}, owner)
+                ends = {"source": name, "destination": f"{name}.to"}
+                await call(app, "PUT", f"/v1/routes/by-{name}", ends, owner)
+            for route in lists:
+                for who, told in ((owner, {b"mine", b"secret"}), (mine, {b"mine"})):
+                    got = await call(app, "GET", route.path, headers=who)
+                    assert got.status == 200, (route.path, got.body)
+                    found = {name for name in (b"mine", b"secret") if name in got.body}
+                    assert found <= told, (route.path, got.body)
+                    assert found == told or route.path == "/v1/access"
+
+    asyncio.run(story())
+
+
+def test_a_watch_that_was_made_is_no_more_than_who_opens_it_may_see(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    key = bearer(keys.make(["read"], ["a", "b"]))
+
+    async def story() -> None:
+        async with application(Settings(keys=keys.save())) as app:
+            for name in ("a", "b"):
+                app.store._store.create(name)
+            made = await call(app, "POST", "/v1/watch", {"topics": {"a": {}, "b": {}}}, key)
+            url = msgspec.json.decode(made.body)["url"]
+            for topics, status in ((["a", "b"], 200), (["a"], 403)):
+                got = await call(app, "POST", "/v1/tickets", {"topics": topics}, key)
+                ticket = msgspec.json.decode(got.body)["ticket"]
+                got = await call(app, "GET", url, query=f"ticket={ticket}", stream=True)
+                assert (got.status, b"record" in got.body) == (status, False)
+
+    asyncio.run(story())
+
+
 # ---- names that look alike ---------------------------------------------------------------------
 
 ODD = [

@@ -131,6 +131,8 @@ def test_what_is_refused_deleted_and_changed_is_told(tmp_path: Path) -> None:
             await call(app, "PUT", "/v1/topics/t4", {}, mine)
             await call(app, "PATCH", "/v1/topics/t4", {"ttl": "7d"}, mine)
             await call(app, "DELETE", "/v1/topics/t4/records", headers=mine, query="before=latest")
+            await call(app, "PUT", "/v1/topics/t4/groups/g", {}, mine)  # neither taken nor changed
+            await call(app, "DELETE", "/v1/topics/t4/groups/g", headers=mine)
             await call(app, "DELETE", "/v1/topics/t4", headers=mine)
             await call(app, "GET", "/v1/topics", headers=mine)  # nothing to tell
             await call(app, "DELETE", "/v1/topics/t4", headers=bearer(reader))
@@ -142,13 +144,14 @@ def test_what_is_refused_deleted_and_changed_is_told(tmp_path: Path) -> None:
     asyncio.run(story())
     told = lines(tmp_path / "audit.log")
     assert [each["event"] for each in told] == [
-        "topics.create", "topics.alter", "records.delete", "topics.delete", "forbidden",
+        "topics.create", "topics.alter", "records.delete", "groups.forget", "topics.delete",
+        "forbidden",
         "forbidden", "unauthorized", "misdirected",
     ]  # fmt: skip
     assert json.loads(told[1]["body"]) == {"ttl": "7d"}
     assert json.loads(told[2]["query"])["before"] == "latest"
-    assert [each.get("key") for each in told[:6]] == [admin_key.id] * 4 + [reader_key.id] * 2
-    assert told[5]["topic"] == "t5"
+    assert [each.get("key") for each in told[:7]] == [admin_key.id] * 5 + [reader_key.id] * 2
+    assert told[6]["topic"] == "t5"
     assert all(each["request"] and each["client"] for each in told)
 
 

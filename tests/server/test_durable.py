@@ -22,6 +22,7 @@ from esker.records import Gap
 from esker.server import durable, durable_read, durable_state, keyfile, records
 from esker.server.durable_state import HEADER, Mark, Stream, load
 from esker.server.faults import Fault
+from esker.server.keys import SCOPES
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.helpers import PATIENCE, HandClock, child, lasting_port
@@ -809,6 +810,56 @@ def test_a_mark_that_somebody_forged_splits_no_answer(client: Client) -> None:
     mark = msgspec.json.encode({"type": "text/plain", "expires": "2000-99"})
     client.server.app.store._store["s"].append(b"z", headers={HEADER: mark}, wait=True)
     assert get(client, "s").status == 200, "a time that is none is never over"
+
+
+def test_who_may_only_write_ends_no_topic_by_a_mark(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    writer = bearer(keys.make(["write"], ["t"]))
+    owner = bearer(keys.make(SCOPES))
+    settings = Settings(keys=keys.save(), audit=str(tmp_path / "audit.log"))
+    text = {"content-type": "text/plain"}
+
+    async def story() -> None:
+        async with application(settings) as app:
+
+            async def forge(name: str, **life: Any) -> None:
+                mark = msgspec.json.encode({"type": "text/plain", **life}).decode()
+                body = {"records": [{"value": "x", "headers": {HEADER: mark}}]}
+                assert (
+                    await call(app, "POST", f"/v1/topics/{name}/records", body, writer)
+                ).status == 200
+                for method in ("GET", "POST", "HEAD"):
+                    given = text | (writer if method == "POST" else owner)
+                    assert (await call(app, method, f"/ds/{name}", b"y", given)).status < 300
+                assert name in app.store._store
+
+            await call(app, "PUT", "/v1/topics/t", {}, owner)
+            await call(app, "POST", "/v1/topics/t/records", {"records": [{"value": "a"}]}, owner)
+            await forge("t", ttl=0)
+            await forge("t", expires="2000-01-01", seal="00" * 16)
+
+            # a seal is for the topic that it was made for
+            ends = {"stream-expires-at": "2001-01-01T00:00:00Z"}
+            made = await call(app, "PUT", "/ds/t.short", b"x", text | writer | ends)
+            assert made.status == 201
+            first = next(iter(app.store._store["t.short"].read()))
+            await forge("t", **msgspec.json.decode(first.headers[HEADER]))
+            assert (await call(app, "HEAD", "/ds/t.short", headers=owner)).status == 404
+            assert "t.short" not in app.store._store
+
+            # a stream that ends is not kept by a mark, and a topic that was there not ended
+            made = await call(app, "PUT", "/ds/t.long", b"x", text | writer | {"stream-ttl": "60"})
+            assert made.status == 201
+            await forge("t.long")
+            head = await call(app, "HEAD", "/ds/t.long", headers=owner)
+            assert head.headers["stream-ttl"] == "60"
+            await call(app, "PUT", "/v1/topics/t.bare", {}, owner)
+            for who, status in ((writer, 403), (owner, 201)):
+                given = text | who | {"stream-ttl": "60"}
+                assert (await call(app, "PUT", "/ds/t.bare", b"", given)).status == status
+
+    asyncio.run(story())
+    assert "stream_expired" in (tmp_path / "audit.log").read_text()
 
 
 def test_limits_hold(tmp_path: Path) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import esker
+from esker import errors
+from esker.server import faults, routes
 from tests.server.asgi import application, call
+from tests.server.conftest import Client
+
+OFF_LINE = {"archive", "archiving", "archived", "store", "identity", "opening"}  # asked by nobody
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/a", "type": "b"}
 
@@ -63,3 +72,36 @@ def test_what_a_path_takes_is_told(method: str, path: str, allowed: str) -> None
             assert (got.status, got.headers["allow"]) == (405, allowed)
 
     asyncio.run(story())
+
+
+def test_no_error_that_a_client_is_told_names_a_file() -> None:
+    """What names one has a code whose words are not told; a topic that is absent has its own."""
+    known: Any = vars(errors)
+    looked = 0
+    for room in ("engine", "groups", "queues", "routes", "storage", "scheduler", "format"):
+        for file in sorted((Path(esker.__file__).parent / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                kind = node.exc if isinstance(node, ast.Raise) else None
+                if not isinstance(kind, ast.Call) or not isinstance(kind.func, ast.Name):
+                    continue
+                code = getattr(known.get(kind.func.id), "code", "")
+                if code not in faults.STATUS or code in {*faults.PRIVATE, "topic_not_found"}:
+                    continue
+                looked += 1
+                for part in (each for arg in kind.args for each in ast.walk(arg)):
+                    if isinstance(part, ast.FormattedValue) and file.stem not in OFF_LINE:
+                        told = ast.unparse(part.value)
+                        assert not told.endswith(("path", "folder", "root")), f"{file}: {told}"
+    assert looked > 100
+
+
+def test_a_route_that_stands_still_does_not_tell_where_the_store_lies(client: Client) -> None:
+    client.append("a", "x")
+    client.call("PUT", "/v1/routes/r", {"source": "a", "destination": "b"})
+    app = client.server.app
+    path = app.store.path
+    (status,) = app.store._store.routes()
+    stopped = msgspec.structs.replace(
+        status, state="stopped", reason=f"cannot write {path}/topics/1/log: no space"
+    )
+    assert routes._told(stopped, path).reason == "cannot write ./topics/1/log: no space"

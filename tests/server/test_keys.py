@@ -23,7 +23,7 @@ from esker.server.keys import SCOPES, Keyring, Principal, id_of, new_secret, red
 from esker.server.settings import Settings
 from esker.server.table import RAW, ROUTES, Route, Table
 from esker.testing.clock import ManualClock
-from tests.server.asgi import Got, Keys, Request, application, bearer, call
+from tests.server.asgi import Got, Keys, Request, Socket, application, bearer, call
 
 SERVER = Path(esker.server.__file__).parent
 STREAM = Route("GET", "/v1/endless", "read", "probes.health", "Never ends", streams=True)
@@ -355,6 +355,20 @@ def test_streams_are_bounded_for_all_together(tmp_path: Path) -> None:
     assert sum(each.status == 429 for each in got) == 57
 
 
+def test_a_stream_counts_as_one_however_its_query_is_written(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with application(Settings(streams=1)) as app:
+            app.gate.streams = 1
+            await call(app, "PUT", "/ds/s", b"", {"content-type": "text/plain"})
+            for query in ("live=sse", "live=%73se", "%6cive=sse"):
+                got = await call(app, "GET", "/ds/s", query=f"offset=-1&{query}", stream=True)
+                assert (got.status, got.code) == (429, "throttled"), query
+            assert (await call(app, "GET", "/ds/s", query="offset=-1")).status == 200
+            app.gate.streams = 0
+
+    asyncio.run(ask())
+
+
 def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
     async def come_and_go() -> None:
         async with application(Settings(streams=1), table=TABLE) as app:
@@ -456,6 +470,30 @@ def test_a_rate_is_a_bucket_that_fills(tmp_path: Path) -> None:
             assert [(await ask(one)).status for _ in range(6)] == [200] * 5 + [429]
 
     asyncio.run(calls())
+
+
+def test_a_message_of_a_websocket_is_a_call_of_its_key(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    one = keys.make(SCOPES)
+    settings = Settings(keys=keys.save(), key_rate=5.0)
+    clock = ManualClock()
+
+    text = '{"op": "publish", "topic": "t", "records": [{"value": "x"}]}'
+
+    async def talk() -> None:
+        async with application(settings, clock=clock) as app:
+            for want in (["ack"] * 4 + ["throttled"] * 2, ["ack"] + ["throttled"] * 5):
+                socket = Socket(app, "/v1/ws", bearer(one))
+                assert await socket.opens()  # which is one, too
+                for _ in want:
+                    socket.heard.put_nowait({"type": "websocket.receive", "text": text})
+                await socket.leave()
+                told = [msgspec.json.decode(each.get("text", "{}")) for each in socket.said]
+                assert [each.get("code", each["op"]) for each in told if each] == want
+                clock.forward(0.5)
+            assert app.store._store["t"].end(0) == 5
+
+    asyncio.run(asyncio.wait_for(talk(), 20))
 
 
 # ---- the end of a key --------------------------------------------------------------------------

@@ -404,6 +404,42 @@ def test_a_client_that_does_not_take_its_answer_is_let_go(tmp_path: Path) -> Non
         client.close()
 
 
+def test_what_slow_clients_do_not_take_is_bounded_for_all_together(tmp_path: Path) -> None:
+    most = 20 << 20
+    with serving(tmp_path / "data", Settings(port=0, answer_bytes=most)) as server:
+        client, app = Client(server), server.app
+        for _ in range(8):
+            client.call("POST", "/v1/topics/t/records", b"x" * 900_000, BYTES)
+        page = "/v1/topics/t/records?limit=8&max_bytes=8000000"
+        crowd = [connected(server) for _ in range(8)]
+        try:
+            for sock in crowd:
+                sock.setsockopt(1, 8, 4_096)  # SO_RCVBUF
+                sock.sendall(f"GET {page} HTTP/1.1\r\n".encode() + HOST + b"\r\n")
+            heads = [sock.recv(12)[-3:] for sock in crowd]  # the status is all that they take
+            assert (b"200" in heads, b"429" in heads) == (True, True)
+            assert 10 << 20 < app.untaken <= most
+            refused = client.get(page)
+            assert refused.json()["error"]["detail"] == {"limit": "answer_bytes", "max": most}
+            assert refused.headers["retry-after"] == "1"
+            assert client.append("t", "y").status == 200
+            assert client.get("/v1/topics/t").status == 200
+        finally:
+            for sock in crowd:
+                sock.close()
+        for _ in range(100):
+            if app.untaken == 0:
+                break
+            time.sleep(0.05)
+        assert client.get(page).status == 200
+        client.close()
+        for _ in range(100):
+            if app.untaken == 0:
+                break
+            time.sleep(0.05)
+        assert app.untaken == 0, "what was taken, and what is gone, does not wait"
+
+
 # ---- bombs -----------------------------------------------------------------------------------
 
 
@@ -412,10 +448,10 @@ def resident(which: str = "VmRSS", pid: int | str = "self") -> int:
     return int(text.partition(f"{which}:")[2].split()[0]) << 10
 
 
-def stream(column: Any, compression: str | None = None) -> bytes:
-    """A column of values as an Arrow stream."""
+def stream(column: Any, compression: str | None = None, **more: Any) -> bytes:
+    """A column of values, and others, as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    batch = pa.record_batch([column], names=["value"])
+    batch = pa.record_batch([column, *more.values()], names=["value", *more])
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
@@ -433,6 +469,24 @@ def test_arrow_of_every_plain_kind_is_taken(client: Client) -> None:
         assert answer.status == 200, (kind, answer.body)
     records = client.get("/v1/topics/t/records").json()["records"]
     assert [record["value"] for record in records] == texts * len(kinds)
+    pairs = [[("k", b"v"), ("l", b"w")], None, []]
+    plain = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    short = pa.struct([("key", pa.dictionary(pa.int8(), pa.string())), ("value", pa.binary_view())])
+    of_headers = [pa.list_(plain), pa.large_list(plain), pa.map_(pa.string(), pa.binary()),
+                  pa.list_(short)]  # fmt: skip
+    for kind in of_headers:
+        mapped = pa.types.is_map(kind)
+        cells = pa.array(
+            [each and [pair if mapped else dict(zip(("key", "value"), pair, strict=True))
+             for pair in each] for each in pairs], kind,
+        )  # fmt: skip
+        body = stream(pa.array(texts), headers=cells)
+        answer = client.call("POST", "/v1/topics/h/records", body, arrow)
+        assert answer.status == 200, (kind, answer.body)
+    records = client.get("/v1/topics/h/records").json()["records"]
+    assert [each.get("headers") for each in records] == [
+        {"k": "v", "l": "w"}, None, None
+    ] * len(of_headers)  # fmt: skip
 
 
 def bombs() -> dict[str, tuple[dict[str, str], bytes]]:
@@ -449,6 +503,16 @@ def bombs() -> dict[str, tuple[dict[str, str], bytes]]:
          pa.py_buffer(b"0" * 900_000)],
     )  # fmt: skip
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([1 << 30], pa.int32()), pa.array([b"x"]))
+    letters = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int8()), once)
+    pairs = pa.StructArray.from_arrays([letters.cast(pa.dictionary(pa.int8(), pa.string())),
+                                        letters], ["key", "value"])  # fmt: skip
+    one_each = pa.ListArray.from_arrays(pa.array(range(200_001), pa.int32()), pairs)
+    fifty = pa.StructArray.from_arrays(
+        [pa.array(["k"] * 50), pa.array([b"0" * 60_000] * 50)], ["key", "value"]
+    )
+    shared = pa.ListViewArray.from_arrays(
+        pa.array([0] * 10_000, pa.int32()), pa.array([50] * 10_000, pa.int32()), fifty
+    )
     bad = pa.Array.from_buffers(
         pa.binary(), 2, [None, pa.py_buffer(struct.pack("<iii", 0, 1 << 30, 1)), pa.py_buffer(b"x")]
     )
@@ -457,6 +521,15 @@ def bombs() -> dict[str, tuple[dict[str, str], bytes]]:
         "arrow, one value in many views": (arrow, stream(views)),
         "arrow, one run of a thousand million": (arrow, stream(runs)),
         "arrow, nothing a thousand million times": (arrow, stream(pa.nulls(1 << 30))),
+        "arrow, one header very many times": (
+            arrow, stream(pa.array([b""] * 200_000), headers=one_each),
+        ),
+        "arrow, headers that many share": (
+            arrow, stream(pa.array([b""] * 10_000), headers=shared),
+        ),
+        "arrow, thousands of columns": (
+            arrow, stream(pa.array([b"x"]), **{f"c{n}": pa.array([b"x"]) for n in range(5_000)}),
+        ),
         "arrow, offsets that point elsewhere": (arrow, stream(bad)),
         "arrow, a compressed dictionary": (arrow, stream(word, "lz4")),
         "gzip": ({**json, "Content-Encoding": "gzip"}, gzip.compress(zeros, 9)),
@@ -503,11 +576,62 @@ def test_bombs_cost_neither_memory_nor_time(client: Client) -> None:
         took = time.monotonic() - began
         grown = resident("VmHWM") - before
         assert 400 <= answer.status < 500, (name, answer.status, answer.body)
-        assert ("compressed" in name) <= (answer.status == 415), (name, answer.body)
+        coded = "compressed" in name or "Content-Encoding" in headers
+        assert coded <= (answer.status == 415), (name, answer.body)
         assert grown < 64 << 20, f"{name}: {grown >> 20} MiB"
         assert took < 1, f"{name}: {took:.2f} s"
         alive(client)
     assert len(made) >= 20
+
+
+def message(tag: int, inner: bytes) -> bytes:
+    """A message of protobuf within another one."""
+    size, told = len(inner), bytearray()
+    while size > 0x7F:
+        told.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([tag << 3 | 2, *told, size]) + inner
+
+
+def export(logs: bytes) -> bytes:
+    return message(1, message(2, logs))
+
+
+def test_events_and_exports_are_counted_before_they_are_decoded(client: Client) -> None:
+    most = client.server.settings.batch_records
+    batch = {"Content-Type": "application/cloudevents-batch+json"}
+    event = b'{"specversion":"1.0","id":"1","source":"/","type":"t"}'
+    json = {"Content-Type": "application/json"}
+    proto = {"Content-Type": "application/x-protobuf"}
+    records, otlp = "/v1/topics/t/records", "/otlp/v1/logs"
+    around = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[', b"]}]}]}"
+
+    def many(part: bytes, count: int) -> bytes:
+        return b",".join([part] * count)
+
+    log = message(2, message(6, message(1, b"k") + message(2, message(1, b"v"))))
+    calls = [(records, batch, lambda n: b"[" + many(event, n) + b"]"),
+             (otlp, json, lambda n: around[0] + many(b'{"body":{"a":1}}', n) + around[1]),
+             (otlp, proto, lambda n: export(log * n))]  # fmt: skip
+    for path, headers, made in calls:
+        assert client.call("POST", path, made(most), headers).status == 200
+        answer = client.call("POST", path, made(most + 1), headers)
+        assert (answer.status, answer.code) == (400, "batch_too_large")
+    million = 1_000_000
+    pair = message(6, b"")
+    bombs = [(records, batch, b"[" + many(b"{}", 2 * million) + b"]"),
+             (otlp, json, around[0] + many(b"{}", 2 * million) + around[1]),
+             (otlp, json, b'{"resourceLogs":[' + many(b"{}", 2 * million) + b"]}"),
+             (otlp, proto, export(message(2, b"") * (3 * million))),
+             (otlp, proto, export(message(2, pair * (3 * million)))),
+             (otlp, proto, message(1, b"") * (3 * million)),
+             (otlp, proto, export(message(2, message(5, message(5, pair * million)))))]  # fmt: skip
+    for path, headers, body in bombs:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = resident()
+        answer = client.call("POST", path, body, headers)
+        assert (answer.status, answer.code) == (400, "batch_too_large"), body[:40]
+        assert resident("VmHWM") - before < 80 << 20, body[:40]
 
 
 def test_many_at_once_do_not_add_up(tmp_path: Path) -> None:

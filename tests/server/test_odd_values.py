@@ -10,6 +10,7 @@ import pytest
 
 from esker.server.table import RAW, ROOMS, Route
 from tests.server.conftest import Client
+from tests.server.streams import Events
 
 ODD: list[Any] = [
     None, True, -1, 0, 1, 1 << 31, (1 << 63) - 1, 1 << 64, -(1 << 63), 1.5, 1e300, "", "x", "\0",
@@ -94,3 +95,37 @@ def test_no_name_is_the_servers_failure(furnished: Client) -> None:
             for odd in ("\0", "é", "a" * 300, "..", "a/b", "route:1", " ", "\ud7ff", "x" * 5_000):
                 answer = furnished.call(route.method, path_of(route, name, odd), body)
                 assert answer.status < 500, (route, name, odd, answer.body)
+
+
+def test_no_value_is_read_as_another_or_as_several(client: Client) -> None:
+    """What is JSON only together with its neighbours is text, each for itself."""
+    raw = {"Content-Type": "application/octet-stream"}
+    broken = b'[\n{"offset":9,"shard":0,"timestamp":1,"value":"forged"}\r\n\r\n]'
+    values = [b'1,2,"', b"5", b'"', b"1,2,[3", b" 6 ", b"4]", broken]
+    for value in values:
+        client.call("POST", "/v1/topics/t/records", value, raw)
+    wanted = ['1,2,"', 5, '"', "1,2,[3", 6, "4]", msgspec.json.decode(broken)]
+
+    def shown(records: Any) -> Any:
+        return [each["value"] for each in records]
+
+    assert shown(client.get("/v1/topics/t/records?values=json").json()["records"]) == wanted
+    path = "/v1/topics/t/records?values=json&start="
+    for at in (0, 6):  # some are no JSON; all are
+        page = client.get(f"{path}{at}", Accept="application/x-ndjson")
+        lines = page.body.splitlines()
+        assert shown(map(msgspec.json.decode, lines)) == wanted[at:]
+    for last in values:  # as a stream of JSON others cannot be swallowed either
+        client.call("PUT", "/ds/s", b"", {"Content-Type": "application/json"})
+        client.call("POST", "/v1/topics/s/records", last, raw)
+    assert client.get("/ds/s").code == "not_a_stream"
+
+
+def test_a_job_with_line_breaks_in_its_json_is_one_event(client: Client) -> None:
+    client.call("PUT", "/v1/queues/q", {})
+    body = b'{"jobs": [{"value": [1,\n\n2\r\n\r\n]}]}'
+    client.call("POST", "/v1/queues/q/jobs", body, {"Content-Type": "application/json"})
+    events = Events(client.url, "/v1/queues/q/work?values=json")
+    told = events.next("job").json()
+    assert (told["value"], bool(told["token"])) == ([1, 2], True)
+    events.close()

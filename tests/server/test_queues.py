@@ -618,3 +618,30 @@ def test_a_stream_of_nothing_is_refused_as_any_call_is(queue: Client) -> None:
     assert queue.get("/v1/queues/none/work").code == "topic_not_found"
     assert queue.call("GET", f"{AT}/work", None, {"Accept": "application/json"}).status == 406
     assert queue.call("HEAD", f"{AT}/work").status == 405
+
+
+def test_no_answer_is_longer_than_a_page_however_many_jobs_are_asked_for(queue: Client) -> None:
+    value = "x" * 500_000
+    for _ in range(40):
+        put(queue, value)
+    page = 9_500_000  # of 8 MiB, and of one job with which it is more
+    body = queue.get(f"{AT}/jobs?limit=1000").body
+    assert 8_000_000 < len(body) < page
+    taken = []
+    while jobs := claim(queue, max=10_000):
+        assert sum(len(job["value"]) for job in jobs) < page
+        taken += jobs
+    assert [job["offset"] for job in taken] == list(range(40)), "the rest comes with the next call"
+    leases = queue.get(f"{AT}/leases?limit=1000")
+    assert (leases.json()["count"], len(leases.body) < page) == (40, True)
+    post(queue, "nack", jobs=[token(job) for job in taken])
+    again = claim(queue, max=10_000)  # what was given back is no more at once
+    assert [job["offset"] for job in again] == list(range(len(again)))
+    assert 8_000_000 < sum(len(job["value"]) for job in again) < page
+
+
+def test_jobs_for_later_do_not_keep_back_those_behind_them(queue: Client) -> None:
+    for _ in range(20):
+        queue.call("POST", f"{AT}/jobs", {"jobs": [{"value": "x" * 900_000}], "delay": 3600})
+    put(queue, "now")
+    assert [job["value"] for job in claim(queue)] == ["now"]

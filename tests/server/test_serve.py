@@ -6,7 +6,9 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+import esker
 from esker.cli.main import main
 from esker.errors import InvalidOption
 from esker.options import StoreOptions
@@ -102,6 +105,53 @@ def test_a_server_says_where_it_is_and_stops_when_told(tmp_path: Path) -> None:
             assert server.end() == 0
             assert time.monotonic() - began < 5
             assert server.errors.read_text() == ""
+
+
+def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
+    with process(tmp_path, "--grace", "60") as server:
+        append = {"Content-Type": "application/octet-stream"}
+        for _ in range(8):
+            server.call("POST", "/v1/topics/t/records", b"x" * 900_000, **append)
+        where = urlsplit(server.url)
+        with socket.create_connection((where.hostname, where.port)) as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            slow.sendall(
+                b"GET /v1/topics/t/records?max_bytes=8000000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
+            assert slow.recv(12)
+            server.signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                server.process.wait(1)
+            began = time.monotonic()
+            server.signal(signal.SIGINT)
+            assert server.end() == 0
+            assert time.monotonic() - began < 10
+        assert "told again to stop" in server.errors.read_text()
+    with esker.open(tmp_path / "data", mode="r") as store:
+        assert len(store["t"]) == 8, "what was acknowledged is there all the same"
+
+
+def test_connections_of_strangers_leave_room_for_the_files_of_the_store(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (96, hard))  # what the server begins with
+    try:
+        server = Process(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    where = urlsplit(server.url)
+    crowd = []
+    try:
+        crowd = [socket.create_connection((where.hostname, where.port)) for _ in range(150)]
+        status, _, body = server.call(
+            "POST", "/v1/topics/t/records", b"x", **{"Content-Type": "application/octet-stream"}
+        )
+        assert status == 200, body
+        assert server.errors.read_text() == ""
+    finally:
+        for each in crowd:
+            each.close()
+        server.process.kill()
+        server.process.communicate()
 
 
 def test_who_waits_is_answered_before_the_server_ends(tmp_path: Path) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import struct
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -250,6 +255,7 @@ def test_few_bytes_do_not_stand_for_very_many(client: Client) -> None:
     for table, status in (
         (pa.table({"value": long}), 413), (pa.table({"value": runs}), 400),
         (pa.table({"value": pa.array([b"x"], pa.binary_view())}), 201),
+        (pa.table({"value": pa.nulls(1 << 30)}), 413),
         (pa.table({"value": long.slice(0, 10)}), 201),
     ):  # fmt: skip
         assert stage(client, "t", written(table)).status == status, table.schema
@@ -319,6 +325,38 @@ def test_few_bytes_for_very_many_are_refused_by_both(client: Client, name: str) 
     answer = client.call("POST", "/v1/topics/t/records", body, ARROW)
     assert answer.code in ("payload_too_large", "batch_too_large"), answer.body
     assert stage(client, "t", body).code == "payload_too_large"
+
+
+def test_very_many_tiny_messages_keep_nobody_waiting() -> None:
+    batch = pa.record_batch([pa.array([], pa.binary())], ["value"])
+    data = bytes(batch.schema.serialize()) + bytes(batch.serialize()) * 40_000
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(data), 1 << 16):
+            yield data[at : at + (1 << 16)]
+
+    app = SimpleNamespace(settings=Settings())
+    call: Any = SimpleNamespace(pieces=pieces, app=app)
+
+    async def taken() -> list[int]:
+        return [len(piece) async for piece in stages._pieces(call)]
+
+    began = time.perf_counter()
+    assert sum(asyncio.run(taken())) > len(data)
+    assert time.perf_counter() - began < 2.0, "as many steps as messages, and no more"
+
+
+def test_a_long_head_is_read_once_however_slowly_its_message_comes() -> None:
+    whole = bytes(pa.record_batch([pa.array([b"x" * 5_000])], ["value"]).serialize())
+    size = int.from_bytes(whole[4:8], "little")
+    head, body = whole[8 : 8 + size] + bytes(4 << 20), whole[8 + size :]
+    messages = Messages(8 << 20)
+    assert messages.feed(struct.pack("<Ii", 0xFFFFFFFF, len(head)) + head) == []
+    began = time.perf_counter()
+    for at in range(len(body) - 1):
+        assert messages.feed(body[at : at + 1]) == []
+    assert time.perf_counter() - began < 1.0
+    assert len(messages.feed(body[-1:])) == 1
 
 
 def test_any_byte_of_a_stream_may_be_wrong_and_the_server_stands(client: Client) -> None:

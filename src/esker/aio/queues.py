@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from esker.aio.waiting import Bell
 from esker.engine.reader import check_count, check_timeout
 from esker.errors import EskerError, StaleLease
+from esker.queues.claiming import UNBOUNDED
 from esker.queues.dead import DeadJob
 from esker.queues.job import Job, give_up
 from esker.queues.queue import Queue, QueueStats
@@ -159,10 +160,12 @@ class AsyncQueue:
 
     async def claim_together(
         self, wants: Sequence[int], lease: float | str | None = None, *,
-        gaps: Literal["raise", "skip"] = "raise",
+        gaps: Literal["raise", "skip"] = "raise", most_bytes: int = UNBOUNDED,
     ) -> list[list[AsyncJob]]:  # fmt: skip
         """As `Queue.claim_together`."""
-        claiming = self._run(lambda: self.queue.claim_together(wants, lease, gaps=gaps))
+        claiming = self._run(
+            lambda: self.queue.claim_together(wants, lease, gaps=gaps, most_bytes=most_bytes)
+        )
         hands = await self._had(claiming)
         return [[AsyncJob(self, job) for job in hand] for hand in hands]
 

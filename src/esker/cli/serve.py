@@ -49,6 +49,7 @@ _TOLD: Final = {
     "header_seconds": "For the headers to come in.",
     "body_seconds": "For a body to come in.",
     "body_rate": "Bytes a second of a body, at the least.",
+    "answer_bytes": "Of all answers that clients are slow to take.",
     "idle_seconds": "For which a connection may rest between two calls.",
     "connections": "Calls under way, of all keys.",
     "streams": "Streams that are open, of all keys.",

@@ -21,6 +21,7 @@ from esker.format import columns as cols
 from esker.format.columns import HEADER_TYPE, Body, Columns, Extra
 from esker.format.once import COPIED, MARK_BYTES_MAX
 from esker.format.once import HEADER as ONCE
+from esker.format.routes import MARK_HEADER, ROUTED
 from esker.options import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
@@ -146,6 +147,8 @@ def _headers(headers: Any) -> Mapping[str, bytes] | None:
             if COPIED in headers:
                 continue  # it was a copy there
             name = COPIED
+        elif name == MARK_HEADER:
+            name = ROUTED
         if not isinstance(name, str):
             raise InvalidRecord(f"a header's name is text, not {type(name).__name__}")
         if isinstance(cell, str):
@@ -387,13 +390,17 @@ def _check_headers(headers: Any) -> None:
 
 
 def as_copies(headers: Any) -> Any:
-    """Headers in which marks are those of the batches that they were read from: see once.py."""
+    """Headers in which marks are those of the batches that they were read from.
+
+    Of batches with an idempotency key (once.py), and of routes, which go on behind their last mark:
+    one that was copied, or made up, would have them leave out records or forward them again.
+    """
     pairs = headers.flatten()
-    names = pairs.field("key")
-    marks = pc.equal(names, ONCE)
-    if not pc.any(marks).as_py():
+    names = renamed = pairs.field("key")
+    for mark, copied in ((ONCE, COPIED), (MARK_HEADER, ROUTED)):
+        renamed = pc.if_else(pc.equal(names, mark), copied, renamed)
+    if renamed.equals(names):
         return headers
-    renamed = pc.if_else(marks, COPIED, names)
     ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(headers), 0))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
     flat = pa.StructArray.from_arrays(

@@ -28,6 +28,7 @@ HEADER_SIZE: Final = 64
 BYTES_MAX: Final = 64 << 20
 MARK_SIZE: Final = 32
 MARK_HEADER: Final = "esker-route"
+ROUTED: Final = "esker-routed"  # a mark that somebody else appended: it says nothing of a route
 HOPS_HEADER: Final = "esker-hops"
 FOREIGN: Final = "routes of another store"
 _HEADER: Final = struct.Struct("<4sHHQII16sQQ")

@@ -24,6 +24,7 @@ from esker.records import Gap, Record
 AHEAD_BYTES: Final = 256 << 10  # that are read at once, should claims be small
 PARKED_MAX: Final = 100_000  # jobs that wait for their keys; behind them nobody looks
 SCAN_MAX: Final = 4_096  # fresh records that one claim looks at, beyond what it takes
+UNBOUNDED: Final = 1 << 62
 
 
 class Want(NamedTuple):
@@ -34,6 +35,7 @@ class Want(NamedTuple):
     pid: int
     lease_us: int
     telling: bool = True  # lost jobs are told before any others are handed out
+    most_bytes: int = UNBOUNDED  # in hand, and the job with which it is more
 
 
 class Taken(NamedTuple):
@@ -62,10 +64,11 @@ class Missing(NamedTuple):
 class Pile:
     """What a claim has come upon so far."""
 
-    def __init__(self, state: State, ordered: bool, wall: int) -> None:
+    def __init__(self, state: State, ordered: bool, wall: int, most_bytes: int) -> None:
         self._state = state
         self._ordered = ordered
         self._wall = wall
+        self._left = most_bytes
         self._heads: dict[int, int] = {}  # keys that this claim has taken
         self.records: list[Record] = []
         self.keys: list[int] = []
@@ -75,8 +78,14 @@ class Pile:
         self.gaps: list[Gap] = []
         self.dead: list[int] = []
 
+    def full(self) -> bool:
+        """Whether there are bytes enough."""
+        return self._left <= 0
+
     def add(self, found: list[Record]) -> None:
         """Records that may be handed out, if it is their time and their turn."""
+        if self._left < UNBOUNDED:
+            self._left -= sum(map(weight, found))
         plain = not self._ordered and not any(record.headers for record in found)
         if plain:
             self.records += found
@@ -105,6 +114,12 @@ class Pile:
             self.gaps.append(missing.gap)
 
 
+def weight(record: Record) -> int:
+    """About how many bytes a record takes."""
+    headers = record.headers
+    return len(record.value) + (sum(map(len, headers.values())) if headers else 0)
+
+
 def not_before(record: Record) -> int:
     """When a job may be handed out; 0 for at once."""
     if not record.headers or NOT_BEFORE not in record.headers:
@@ -124,7 +139,7 @@ def claim(lane: Lane, want: Want, attached: Callable[[], int]) -> Taken:
     if state.paused:
         return NOTHING
     mono, wall = int(clock.monotonic() * 1e6), clock.now_us()
-    pile = Pile(state, lane.options.ordered, wall)
+    pile = Pile(state, lane.options.ordered, wall, want.most_bytes)
     looked: set[int] = set()
     try:
         _take_due(lane, want, pile, looked, mono, wall)
@@ -147,7 +162,7 @@ def claim(lane: Lane, want: Want, attached: Callable[[], int]) -> Taken:
 
 def _take_due(lane: Lane, want: Want, pile: Pile, looked: set[int], mono: int, wall: int) -> None:
     state, limit = lane.state, lane.options.max_deliveries
-    while len(pile.records) < want.most:
+    while len(pile.records) < want.most and not pile.full():
         due = state.due(mono, wall, want.most - len(pile.records), looked)
         if not due:
             return
@@ -161,6 +176,8 @@ def _take_due(lane: Lane, want: Want, pile: Pile, looked: set[int], mono: int, w
         for at in range(0, len(runs), 2):
             for found in read(lane, runs[at], runs[at] + runs[at + 1]):
                 pile.miss(found) if isinstance(found, Missing) else pile.add(found)
+                if pile.full():
+                    return
 
 
 def _take_fresh(lane: Lane, want: Want, pile: Pile) -> bool:
@@ -170,6 +187,8 @@ def _take_fresh(lane: Lane, want: Want, pile: Pile) -> bool:
     while len(pile.records) < want.most:
         if len(pile.parked) // 2 >= room:
             return False
+        if pile.full():
+            return not pile.records  # what was looked at is for later
         if looked >= SCAN_MAX:
             return True
         seen = at
@@ -181,6 +200,8 @@ def _take_fresh(lane: Lane, want: Want, pile: Pile) -> bool:
                 pile.add(found)
                 looked += len(found)
                 at = found[-1].offset + 1
+                if pile.full():
+                    break
         if at == seen:
             return False
     return False

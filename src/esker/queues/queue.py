@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -22,7 +22,18 @@ from esker.format.leases import Event, runs_of
 from esker.format.queue import QueueOptions
 from esker.options import duration_us
 from esker.queues import history
-from esker.queues.claiming import NOTHING, Missing, Taken, Want, claim, given_up, not_before, read
+from esker.queues.claiming import (
+    NOTHING,
+    UNBOUNDED,
+    Missing,
+    Taken,
+    Want,
+    claim,
+    given_up,
+    not_before,
+    read,
+    weight,
+)
 from esker.queues.cohort import Cohort, dealt
 from esker.queues.crew import LOOK_US, Crew
 from esker.queues.dead import DeadLetters
@@ -240,17 +251,20 @@ class Queue:
 
     def claim_together(
         self, wants: Sequence[int], lease: float | str | None = None, *,
-        gaps: Literal["raise", "skip"] = "raise",
+        gaps: Literal["raise", "skip"] = "raise", most_bytes: int = UNBOUNDED,
     ) -> list[list[Job]]:  # fmt: skip
         """Serve claims that were collected in one pass: what there is, dealt out in turn.
 
-        As many hands come back as there are wants, some of them empty. Never waits.
+        As many hands come back as there are wants, some of them empty. Never waits. All together
+        are at most `most_bytes`, and one reading more.
         """
         self._context.require_writable()
         for most in wants:
             self._check_max(most)
         held = self.options.lease_us if lease is None else self._lease(lease)
-        want = Want(sum(wants), self._crew.join(), self._crew.pid, held, gaps == "raise")
+        want = Want(
+            sum(wants), self._crew.join(), self._crew.pid, held, gaps == "raise", most_bytes
+        )
         if self._cohort.jitter:
             return self._cohort.served(want, list(wants), self._claim)
         return dealt(self._claim(want), list(wants))
@@ -272,20 +286,23 @@ class Queue:
         if look:
             self._next_look = int(self._context.clock.monotonic() * 1e6) + LOOK_US
         found: list[Job] = []
-        left = want.most
+        left, bytes_left = want.most, want.most_bytes
         self._turn += 1
         for lanes in self._order:
             count = len(lanes)
             for step in range(count):
                 lane = lanes[(self._turn + step) % count] if count > 1 else lanes[0]
-                taken = self._claim_one(lane, want._replace(most=left), look)
+                some = want._replace(most=left, most_bytes=bytes_left)
+                taken = self._claim_one(lane, some, look)
                 left -= len(taken.records)
+                if bytes_left < UNBOUNDED:
+                    bytes_left -= sum(map(weight, taken.records))
                 found += self._jobs(lane, want, taken)
                 if taken.gaps:
                     self._told(taken.gaps, want, found)
                 if taken.moving or lane.state.moving:
                     self._mover.run(lane)
-                if left <= 0:
+                if left <= 0 or bytes_left <= 0:
                     return found
         return found
 
@@ -541,15 +558,13 @@ class Queue:
     def peek(self, limit: int = 10) -> list[Record]:
         """The jobs that would be handed out next, without handing them out."""
         check_count("limit", limit, 1)
-        found: list[Record] = []
-        for lanes in self._order:
-            for lane in lanes:
-                found += self._peek(lane, limit - len(found))
-                if len(found) >= limit:
-                    return found
-        return found
+        return list(islice(self._next(limit), limit))
 
-    def _peek(self, lane: Lane, limit: int) -> list[Record]:
+    def _next(self, limit: int) -> Iterator[Record]:
+        """As `peek`, one by one, and perhaps more of them."""
+        return (each for lanes in self._order for lane in lanes for each in self._peek(lane, limit))
+
+    def _peek(self, lane: Lane, limit: int) -> Iterator[Record]:
         clock = self._context.clock
         mono, wall = int(clock.monotonic() * 1e6), clock.now_us()
 
@@ -559,17 +574,13 @@ class Queue:
             return due, state.cursor
 
         due, cursor = self._ask(lane, due_now)
-        found: list[Record] = []
         for offset in due:
             for each in read(lane, offset, offset + 1):
-                found += [] if isinstance(each, Missing) else each
+                yield from () if isinstance(each, Missing) else each
         end = self.topic.end(lane.number)
         for each in read(lane, cursor, end) if cursor < end else ():
-            if len(found) >= limit:
-                break
             if not isinstance(each, Missing):
-                found += [record for record in each if not_before(record) <= wall]
-        return found[:limit]
+                yield from (record for record in each if not_before(record) <= wall)
 
     def delayed(self) -> list[Delayed]:
         """The jobs that wait for their time, those first that are handed out first."""

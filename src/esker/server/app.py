@@ -54,6 +54,7 @@ from esker.server.watch import Sessions
 T = TypeVar("T")
 LOG: Final = logging.getLogger("esker.server")
 QUERY_FIELDS: Final = 64  # in one query, at the most
+SMALL_BYTES: Final = 64 << 10  # of an answer that is always given
 KNOWN: Final = 1_024  # paths whose routes are remembered
 KNOWN_BYTES: Final = 512  # of such a path, at the most
 ACCESS: Final = logging.getLogger("esker.access")
@@ -87,6 +88,7 @@ class App:
         self.requests = 0
         self.failures = 0
         self.under_way = 0
+        self.untaken = 0  # bytes of answers that wait for clients
         self.hub = Hub(self)
         self.sessions = Sessions(clock)
         self.durable = Streams(self.settings.topics)
@@ -142,6 +144,8 @@ class App:
                 times["total"] = (self.clock.monotonic() - began) * 1e3
                 if b"performance=true" in scope["query_string"].split(b"&"):
                     _perform(reply, times)
+                if self.untaken and self._crowded(scope, reply):
+                    reply = _refusal(self._waits(), request, self._rate(scope))
                 await _answer(reply, request, times, receive, send, head=head)
         except Disconnected:
             pass
@@ -160,6 +164,22 @@ class App:
             self.under_way -= 1
             if self.settings.access_log:
                 self._logged(scope, request, reply, self.clock.monotonic() - began)
+
+    def _crowded(self, scope: dict[str, Any], reply: Reply) -> bool:
+        """Whether an answer that can be asked for again would be too much beside those that wait.
+
+        Who takes his answer has it at once. Of those who are slow each holds his in our memory.
+        """
+        size = reply.sized()
+        whole = self.untaken + size > self.settings.answer_bytes
+        return whole and size > SMALL_BYTES and scope["method"] == "GET"
+
+    def _waits(self) -> Fault:
+        most = self.settings.answer_bytes
+        return Fault(
+            "throttled", f"clients are slow to take {most} bytes of answers",
+            detail={"limit": "answer_bytes", "max": most}, headers=_LATER,
+        )  # fmt: skip
 
     def _logged(
         self, scope: dict[str, Any], request: str, reply: Reply | None, seconds: float
@@ -339,8 +359,7 @@ class App:
         if fault is not None:
             event = fault.code if fault.code in _REFUSED else ""
         else:
-            changes = call is not None and call.route.method != "GET"
-            event = call.route.handler if call and changes and call.route.scope in _TOLD else ""
+            event = call.route.handler if call and _changes(call.route) else ""
         if not event:
             return
         client = scope.get("client")
@@ -438,6 +457,11 @@ _SIMPLE: Final = {"text/plain", "application/x-www-form-urlencoded", "multipart/
 _PROBES: Final = {"/healthz", "/readyz"}
 _REFUSED: Final = {"unauthorized", "forbidden", "misdirected", *faults.DAMAGE}
 _TOLD: Final = {"delete", "admin"}  # scopes whose calls change what is there for others
+
+
+def _changes(route: Route) -> bool:
+    """Whether it changes or takes away what is there for others."""
+    return route.method == "DELETE" or (route.method != "GET" and route.scope in _TOLD)
 
 
 def _given(value: Any) -> str:
@@ -567,13 +591,8 @@ async def _answer(
     reply: Reply, request: str, times: dict[str, float], receive: Receive, send: Send, *,
     head: bool,
 ) -> None:  # fmt: skip
-    body, streams = reply.body, reply.stream is not None or reply.serve is not None
-    size = len(body) if isinstance(body, bytes) else 0
-    if isinstance(body, tuple):
-        size = sum(map(len, body))
-    elif not streams and not isinstance(body, bytes):
-        body = b"" if body is None else msgspec.json.encode(body)
-        size = len(body)
+    size, streams = reply.sized(), reply.stream is not None or reply.serve is not None
+    body = reply.body
     headers = _head(reply, request, times)
     if not streams and reply.status != 304:  # whose length would be that of the page
         headers.append((b"content-length", b"%d" % size))

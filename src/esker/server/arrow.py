@@ -1,6 +1,6 @@
 """Arrow from strangers.
 
-An Arrow stream is made to be believed: it is mapped, not parsed. Three things are looked at before
+An Arrow stream is made to be believed: it is mapped, not parsed. Four things are looked at before
 one that came over the wire is, whether it is appended, published or staged.
 
     compression    a stream may have its buffers compressed, a thousand times smaller than they are.
@@ -9,6 +9,7 @@ one that came over the wire is, whether it is appended, published or staged.
                    of which the few fields on the way to it are read here.
     repetition     columns of a dictionary, of views and of nothing say much with few bytes, also
                    within headers. What they say when it is written out counts.
+    columns        may all lie in the same bytes, and each is validated: there are so many at most.
     offsets        may point anywhere: every array is validated in full before it is used.
 """
 
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from esker.server.faults import Fault
 
 RECORDS_MAX: Final = 1 << 20  # of a stream
+LEAVES_MAX: Final = 32  # columns, and columns within columns
 SCHEMA, DICTIONARY, RECORDS = 1, 2, 3  # kinds of messages
 _OFFSET_BYTES: Final = 4  # of each cell, where it ends
 
@@ -44,6 +46,8 @@ def table_in(data: bytes, most: int | None = None) -> tuple[Any, int]:
     """A stream whose heads were looked at as a table, and its bytes when it is written out."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            if sum(_leaves(field.type) for field in reader.schema) > LEAVES_MAX:
+                raise Fault("invalid_request", f"more than {LEAVES_MAX} columns")
             table = reader.read_all()
         if most is not None and len(table) > most:
             raise Fault("batch_too_large", f"{len(table)} records in one call; at most a million")
@@ -52,6 +56,10 @@ def table_in(data: bytes, most: int | None = None) -> tuple[Any, int]:
     except (pa.ArrowException, OSError, ValueError) as problem:
         raise wrong(str(problem)) from None
     return table, size
+
+
+def _leaves(kind: Any) -> int:
+    return sum(_leaves(kind.field(n).type) for n in range(kind.num_fields)) or 1
 
 
 def _written_out(array: Any) -> int:

@@ -49,6 +49,17 @@ class Reply:
         self.stream = stream
         self.serve = serve
 
+    def sized(self) -> int:
+        """How long the body is, which is encoded by then; 0 of one that comes in pieces."""
+        body = self.body
+        if isinstance(body, tuple):
+            return sum(map(len, body))
+        if not isinstance(body, bytes):
+            if self.stream is not None or self.serve is not None:
+                return 0
+            body = self.body = b"" if body is None else msgspec.json.encode(body)
+        return len(body)
+
 
 class Call:
     """One request, when it is known who asks and that they may."""

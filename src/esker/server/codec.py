@@ -37,6 +37,9 @@ from esker.server.message import ALL, message
 
 Values = Literal["text", "json"]
 
+_ANY: Final = msgspec.json.Decoder(Raw)
+_NO_BREAKS: Final = bytes(0x20 if byte in (0x0A, 0x0D) else byte for byte in range(256))
+
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -154,10 +157,24 @@ def _as_json(column: Any) -> list[Raw] | None:
     cells = column.to_pylist()
     try:
         column.cast(pa.string())  # Raw is not looked into, so this must be
-        found = msgspec.json.decode(b"[" + b",".join(cells) + b"]", type=list[Raw])
-    except (msgspec.DecodeError, RecursionError, pa.ArrowInvalid):
+    except pa.ArrowInvalid:
         return None
-    return found if len(found) == len(cells) else None
+    return list(map(_unbroken, cells)) if all_json(cells) else None
+
+
+def all_json(cells: Iterable[bytes]) -> bool:
+    """Whether each is JSON by itself: several that are none can be as many values together."""
+    try:
+        for cell in cells:
+            _ANY.decode(cell)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _unbroken(cell: bytes) -> Raw:
+    """JSON on one line, so that it ends no line of NDJSON and no event; it has none in strings."""
+    return Raw(cell.translate(_NO_BREAKS) if b"\n" in cell or b"\r" in cell else cell)
 
 
 def text_of(cell: bytes | None, values: Values) -> Any:
@@ -167,14 +184,7 @@ def text_of(cell: bytes | None, values: Values) -> Any:
         text = cell.decode()
     except UnicodeDecodeError:
         return None
-    if values == "json":
-        try:
-            msgspec.json.decode(cell, type=Raw)
-        except (msgspec.DecodeError, RecursionError):
-            pass
-        else:
-            return Raw(cell)
-    return text
+    return _unbroken(cell) if values == "json" and all_json((cell,)) else text
 
 
 def headers_out(cell: list[dict[str, Any]] | None) -> dict[str, str | Base64] | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.025  # between looks for jobs that others put, or that are due again
 LONG_AGO: Final = 1e-6  # by a clock that begins at 0, and where 0 is no time at all
+PAGE_BYTES: Final = 8 << 20  # of jobs that one call gets, and one reading more
 DESKS_MAX: Final = 1_024  # then those at which nobody stands are cleared away
 
 Place = tuple[int, int, str]  # shard, offset, token
@@ -136,7 +137,10 @@ class Desk:
         hands: list[list[Job]] = []
         try:
             if some:
-                hands = await self._app.run(lambda _: queue.claim_together(some, lease, gaps=gaps))
+                most_bytes = PAGE_BYTES * len(some)
+                hands = await self._app.run(
+                    lambda _: queue.claim_together(some, lease, gaps=gaps, most_bytes=most_bytes)
+                )
         except EskerError as problem:
             # what was lost is told once, to one; anything else is everybody's
             told = [want for want, share in zip(wants, shares, strict=True) if share]

@@ -30,7 +30,17 @@ from esker.server.appending import appended
 from esker.server.call import Call, Reply
 from esker.server.codec import BYTES, SOMETHINGS
 from esker.server.durable_read import INERT, NUMBER, PAGE_BYTES, current, instant_us, read, standing
-from esker.server.durable_state import HEADER, TYPE, Entry, Mark, Sender, Stream, load, plain
+from esker.server.durable_state import (
+    HEADER,
+    TYPE,
+    Entry,
+    Mark,
+    Sender,
+    Stream,
+    load,
+    plain,
+    seal_of,
+)
 from esker.server.faults import Fault
 from esker.server.gauges import is_queue
 from esker.server.records import known
@@ -61,6 +71,11 @@ async def create(call: Call) -> Reply:
         except Fault as fault:
             if fault.code != "not_a_stream" or not await app.run(lambda s: _is_bare(s, name)):
                 raise Fault("stream_conflict", "there is a topic that is no stream") from None
+            if mark.life() != (None, None) and not call.principal.may("delete", name):
+                raise Fault(
+                    "forbidden", "the topic is there: that it ends by itself takes the scope "
+                    "'delete'",
+                ) from None  # fmt: skip
         else:
             was = stream.mark
             same = plain(was.content_type) == plain(mark.content_type)
@@ -74,6 +89,7 @@ async def create(call: Call) -> Reply:
         values = await _values(call, mark.content_type, data, first=True)
         async with app.room(name):
             topic = await app.run(lambda store: store.create(name, exist_ok=True))
+            mark.seal = await app.run(lambda _: seal_of(topic, mark))
             stream = Stream(topic.epoch, mark, app.clock.now_us())
             stream = await _put(call, entry, stream, values, None, None, closed, begins=True)
     scheme = "https" if app.settings.tls_cert else "http"

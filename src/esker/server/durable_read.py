@@ -72,6 +72,7 @@ async def current(call: Call, entry: Entry | None = None) -> Stream:
     if _is_over(call, found):
         if not app.settings.read_only:
             await app.store.delete(name, missing_ok=True)
+            app.audit.tell("stream_expired", topic=name, request=call.request)
         entry.stream = None
         raise TopicNotFound(f"no topic {name!r}")
     return found
@@ -231,14 +232,9 @@ def _page(call: Call, stream: Stream, piece: Piece) -> Reply:
 def _body(stream: Stream, values: list[bytes]) -> bytes:
     if not stream.is_json:
         return b"".join(values)
-    body = b"[" + b",".join(values) + b"]"
-    try:  # others may have appended what is none
-        whole = len(msgspec.json.decode(body, type=list[msgspec.Raw])) == len(values)
-    except msgspec.MsgspecError:
-        whole = False
-    if not whole:
+    if not codec.all_json(values):  # others may have appended what is none
         raise Fault("not_a_stream", "the topic has records that are no JSON: read it as a topic")
-    return body
+    return b"[" + b",".join(values) + b"]"
 
 
 def _cursor(call: Call) -> str:

@@ -6,6 +6,10 @@ and with who sent the batch. So data and state are one append, whole or not at a
 about a stream lies anywhere else. Records that hold nothing but a mark (of the beginning, of the
 end) are no data.
 
+Whoever may append can append a mark, and a route forwards those of its source. What a mark says of
+the stream's end by itself (ttl, expires) deletes a topic, so it counts only under a seal that this
+server made for this very topic; a mark without one changes nothing about it.
+
 A mark has all but the other producers; every so often, one has those as well. Whoever does not know
 a stream reads backwards until such a one, and then on from where he looked last: also what others
 have appended meanwhile.
@@ -16,6 +20,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from hashlib import blake2b
+from hmac import compare_digest
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -54,6 +60,20 @@ class Mark(msgspec.Struct, omit_defaults=True, rename={"content_type": "type"}):
     bare: bool = False  # the record has a mark and no data
     closed: bool = False
     producers: dict[str, tuple[int, int, int]] | None = None  # all: epoch, number, seconds
+    seal: str = ""  # of ttl and expires
+
+    def life(self) -> tuple[int | None, str | None]:
+        """When the stream ends by itself."""
+        return self.ttl, self.expires
+
+
+def seal_of(topic: Topic, mark: Mark) -> str:
+    """What vouches for when a stream ends by itself; nothing if it does not."""
+    if mark.life() == (None, None):
+        return ""
+    key = blake2b(topic._store._context.store, digest_size=32, person=b"esker.stream").digest()
+    told = msgspec.json.encode([topic._existing().id, *mark.life()])
+    return blake2b(told, digest_size=16, key=key).hexdigest()
 
 
 class Stream:
@@ -86,6 +106,8 @@ class Stream:
         """A mark that stands in the log at an offset."""
         if self.tail is not None:
             return  # what comes behind the end is not the stream's
+        if not mark.seal:
+            mark.ttl, mark.expires, mark.seal = *self.mark.life(), self.mark.seal
         self.mark = mark
         self.batches = 0 if mark.producers is not None else self.batches + 1
         if mark.producers is not None:
@@ -102,6 +124,7 @@ class Stream:
         return Mark(
             self.mark.content_type, self.mark.ttl, self.mark.expires, seq or self.mark.seq, sender,
             producers=dict(self.producers) if self.batches >= every else None,
+            seal=self.mark.seal,
         )  # fmt: skip
 
     def is_repeated(self, sender: Sender, seconds: int) -> bool:
@@ -181,6 +204,9 @@ def look(topic: Topic, first: int, end: int) -> list[tuple[int, Mark, int]]:
         for row, mark in marks_in(batch):
             if offsets is None:
                 offsets = batch.offsets
+            if not compare_digest(mark.seal.encode(), seal_of(topic, mark).encode()):
+                mark.ttl = mark.expires = None
+                mark.seal = ""
             stamps: Any = batch.columns.timestamps
             at = stamps if isinstance(stamps, int) else stamps[row].as_py()
             found.append((offsets[row].as_py(), mark, at // 1_000_000))

@@ -45,6 +45,7 @@ PRIVATE: Final = {
     "storage": "the server's disk refused; its log says what",
     "poisoned": "a sync failed on the server's disk; its log says which",
     "store_closed": "the server is about to stop",
+    "read_only": "the server opened its store to read it, and changes nothing",
     "cold_unavailable": "the server's cold store does not answer",
     "too_many_files": "the server has too many files open",
     "read_only_disk": "the server's disk is read-only",

@@ -8,7 +8,7 @@ As server-sent events:
 
 As messages of a WebSocket: `{"op": "record", ..., "cursor": "..."}` as text, or in binary (see
 `binary`). JSON has no line breaks within strings; those between the parts of a value that is
-embedded as JSON are taken out, so that no value can end an event and begin another one.
+embedded as JSON are taken out by codec.py, so that no value can end an event and begin another one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ MESSAGE_BYTES: Final = 512 << 10  # most clients of a WebSocket take messages of
 STEP_RECORDS: Final = 1_024
 STEP_BYTES: Final = 1 << 20
 _LENGTH: Final = struct.Struct("<I")
-_NO_BREAKS: Final = bytes(0x20 if byte in (0x0A, 0x0D) else byte for byte in range(256))
 
 
 class Lens(NamedTuple):
@@ -196,8 +195,6 @@ class Maker:
             )
             return Frame(begin, at, told, told, piece)
         data = msgspec.json.encode(Shown(self.name, self.shard, records, at, end))
-        if lens.values == "json":
-            data = data.translate(_NO_BREAKS)
         return self._event(b"record", data, begin, at)
 
     def _event(self, event: bytes, data: bytes, begin: int, at: int) -> Frame:

@@ -155,7 +155,11 @@ class Gate:
         if not stream and len(account.calls) >= settings.key_calls:
             most = settings.key_calls
             raise throttled("key_calls", most, 1, f"this key has {most} calls under way")
-        if settings.key_rate:
+        self.charge(account)
+
+    def charge(self, account: Account) -> None:
+        """Have a key pay for a call, or for a message of a WebSocket, which is as good as one."""
+        if account.id and self.settings.key_rate:
             self._pay(account)
 
     def _pay(self, account: Account) -> None:

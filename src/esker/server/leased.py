@@ -8,9 +8,9 @@ holder's token is worth nothing from then on (409 `stale_lease`), as if the leas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from esker.errors import DataGap, OffsetOutOfRange, StaleLease
 from esker.queues.fresh import Delayed
@@ -20,11 +20,14 @@ from esker.records import Record
 from esker.server import wire_looks as wire
 from esker.server.call import Call, Reply
 from esker.server.queues import opened
-from esker.server.rooms import record_fields
+from esker.server.rooms import page, record_fields
 from esker.server.wire_rooms import Settled
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
+
+
+T = TypeVar("T", Held, Delayed)
 
 
 async def leases(call: Call) -> Reply:
@@ -34,7 +37,7 @@ async def leases(call: Call) -> Reply:
 
     def look(_: Store) -> tuple[int, list[tuple[Held, Record | None]]]:
         held = sorted(queue.leases(), key=lambda each: each.seconds_left)
-        return len(held), [(each, _record(queue, each)) for each in held[: query.limit]]
+        return len(held), _first(queue, held, query.limit)
 
     count, found = await call.app.run(look)
     jobs = [
@@ -55,7 +58,7 @@ async def delayed(call: Call) -> Reply:
 
     def look(_: Store) -> tuple[int, list[tuple[Delayed, Record | None]]]:
         waiting = queue.delayed()
-        return len(waiting), [(each, _record(queue, each)) for each in waiting[: query.limit]]
+        return len(waiting), _first(queue, waiting, query.limit)
 
     count, found = await call.app.run(look)
     jobs = [
@@ -66,6 +69,10 @@ async def delayed(call: Call) -> Reply:
         if record is not None
     ]
     return Reply(wire.DelayedJobs(queue.name, count, jobs))
+
+
+def _first(queue: Queue, some: Iterable[T], limit: int) -> list[tuple[T, Record | None]]:
+    return page(((each, _record(queue, each)) for each in some), limit, lambda pair: pair[1])
 
 
 def _record(queue: Queue, which: Held | Delayed) -> Record | None:

@@ -204,20 +204,21 @@ class Listener(uvicorn.Server):
         self._unbind()
         for connection in list(state.connections):
             connection.shutdown()
-        left = max(1, round(self.settings.grace / TICK))
-        while (state.connections or state.tasks) and left:
-            await asyncio.sleep(TICK)
-            self._look()
-            left -= 1
+        await self._emptied(self.settings.grace)
         for task in list(state.tasks):
             task.cancel()
-        left = round(LAST_WORDS / TICK)
-        while (state.connections or state.tasks) and left:
-            await asyncio.sleep(TICK)
-            left -= 1
+        await self._emptied(LAST_WORDS)
         for connection in list(state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # in which the loop tells them
+
+    async def _emptied(self, seconds: float) -> None:
+        """Wait until everybody is gone, the time is up, or we are told again to stop."""
+        state, now = self.server_state, asyncio.get_running_loop().time
+        deadline = now() + seconds
+        while (state.connections or state.tasks) and not self.force_exit and now() < deadline:
+            await asyncio.sleep(TICK)
+            self._look()
 
     def _unbind(self) -> None:
         for each in self._sockets:

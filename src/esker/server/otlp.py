@@ -37,6 +37,14 @@ PROTOBUF: Final = "application/x-protobuf"
 SEVERITIES: Final = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 NANOS_MAX: Final = (1 << 63) - 1
 DEPTH_MAX: Final = 64  # of values within values
+PARTS_MAX: Final = 600_000  # of an export: records, attributes, values; or fields of protobuf
+# Which fields of protobuf are messages themselves; of these those are counted that are logs.
+_RESOURCE, _SCOPE, _LOG, _PAIR, _VALUE, _VALUES, _PAIRS, _OF_RESOURCE, _OF_SCOPE = range(1, 10)
+_WITHIN: Final[dict[int, dict[int, int]]] = {
+    0: {1: _OF_RESOURCE}, _OF_RESOURCE: {1: _RESOURCE, 2: _OF_SCOPE}, _RESOURCE: {1: _PAIR},
+    _OF_SCOPE: {1: _SCOPE, 2: _LOG}, _SCOPE: {3: _PAIR}, _LOG: {5: _VALUE, 6: _PAIR},
+    _PAIR: {2: _VALUE}, _VALUE: {5: _VALUES, 6: _PAIRS}, _VALUES: {1: _VALUE}, _PAIRS: {1: _PAIR},
+}  # fmt: skip
 
 
 # ---- what is sent, in either form ------------------------------------------------------------
@@ -180,11 +188,19 @@ def _proto() -> Any:
 
 def _from_json(data: bytes, most: int) -> Request:
     try:
-        if data.count(b"{") > most:
+        parts = data.count(b"{")
+        if parts > most:
+            _check_parts(parts)
             _check(msgspec.json.decode(data, type=_Counted), most)
         return msgspec.json.decode(data or b"{}", type=Request)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
         raise Fault("invalid_request", f"the body is not an export of logs: {problem}") from None
+
+
+def _check_parts(parts: int) -> None:
+    """What is decoded takes many times the room of what came, so it is counted before."""
+    if parts > PARTS_MAX:
+        raise Fault("batch_too_large", f"an export of {parts} parts or more; at most {PARTS_MAX}")
 
 
 def _check(request: Any, most: int) -> None:
@@ -196,13 +212,57 @@ def _check(request: Any, most: int) -> None:
 
 
 def _from_protobuf(proto: Any, data: bytes, most: int) -> Request:
+    parts, logs = counted(data)
+    _check_parts(parts)
+    check_count(logs, most)
     message = proto.ExportLogsServiceRequest()
     try:
         message.ParseFromString(data)
     except Exception:  # its own DecodeError, whose module need not be there
         raise Fault("invalid_request", "the body is not an export of logs in protobuf") from None
-    _check(message, most)
     return Request([_resource_logs(each) for each in message.resource_logs])
+
+
+def counted(data: bytes) -> tuple[int, int]:
+    """How many fields and how many log records protobuf has; no further than there may be.
+
+    What cannot be understood ends the count: the decoder says what is wrong with it.
+    """
+    fields = logs = 0
+    stack = [(0, len(data), 0)]
+    try:
+        while stack:
+            at, end, kind = stack.pop()
+            while at < end and fields <= PARTS_MAX:
+                fields += 1
+                tag, at = _varint(data, at)
+                size = _SIZES.get(tag & 7)
+                if size is None:
+                    size, at = _varint(data, at)
+                    if tag & 7 == 0:  # a number, which ends here
+                        continue
+                    inner = _WITHIN[kind].get(tag >> 3)
+                    if inner is not None:
+                        logs += inner == _LOG
+                        stack.append((at, min(at + size, end), inner))
+                at += size
+    except IndexError:
+        pass
+    return fields, logs
+
+
+_SIZES: Final = {1: 8, 5: 4, 3: 0, 4: 0}  # of fields of a fixed size; and marks of groups
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80 or shift > 63:
+            return value, at
+        shift += 7
 
 
 def _resource_logs(given: Any) -> ResourceLogs:

@@ -7,7 +7,7 @@ application, and believes nobody:
     its body                  at most `body_seconds`, at least `body_rate`; chunks that carry more
                               framing than data are refused
     between two requests      at most `idle_seconds`
-    an answer                 must be taken, at `body_rate` at least
+    an answer                 must be taken, at `body_rate` at least; `answer_bytes` of all together
     all of them               at most `connections`; the next is told so (503) and closed
 
 What can be read in two ways is refused, so that no proxy before this server reads it in another:
@@ -75,6 +75,7 @@ class Wire(HttpToolsProtocol):
         self.wire_bytes = 0  # of its body, with the framing of chunks
         self.body_bytes = 0
         self.written = 0
+        self.untaken = 0  # bytes that this client is too slow for
         self._flushed = 0  # how much of it had left, when that was looked at
         self._flushed_at = self.since
         self._problem: Fault | None = None
@@ -105,6 +106,7 @@ class Wire(HttpToolsProtocol):
         if self.cycle is not None:
             self.cycle.lost()
         self.flow.resume_writing()
+        self._count_untaken()
         self.parser = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
@@ -299,6 +301,8 @@ class Wire(HttpToolsProtocol):
         """Send this."""
         self.written += len(data)
         self.transport.write(data)
+        if self.flow.write_paused:
+            self._count_untaken()
 
     def write_all(self, pieces: Sequence[Any]) -> None:
         """Send these with one call; what is long is not copied for it."""
@@ -308,6 +312,23 @@ class Wire(HttpToolsProtocol):
             self.transport.writelines(pieces)
         else:
             self.transport.write(b"".join(pieces))
+        if self.flow.write_paused:
+            self._count_untaken()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._count_untaken()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._count_untaken()
+
+    def _count_untaken(self) -> None:
+        """What waits for clients is bounded for all of them together: see App._crowded."""
+        app: Any = self.config.app
+        waits = self.transport.get_write_buffer_size() if self.flow.write_paused else 0
+        app.untaken += waits - self.untaken
+        self.untaken = waits
 
     def refuse(self, fault: Fault) -> None:
         """Answer with an error from here, and close."""
@@ -394,6 +415,8 @@ class Wire(HttpToolsProtocol):
         elif phase == LINGER and took > LINGERS:
             self.transport.abort()
             return
+        if self.untaken:
+            self._count_untaken()
         waiting = self.transport.get_write_buffer_size()
         if waiting == 0:
             self._flushed, self._flushed_at = self.written, now

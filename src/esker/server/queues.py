@@ -23,7 +23,7 @@ from esker.server import wire_rooms as wire
 from esker.server.call import Call, Disconnected, Reply
 from esker.server.faults import Fault
 from esker.server.records import known
-from esker.server.rooms import record_fields, record_out
+from esker.server.rooms import page, record_fields, record_out
 from esker.server.wire import Span
 
 if TYPE_CHECKING:
@@ -146,8 +146,12 @@ async def peek(call: Call) -> Reply:
     """The jobs that would be handed out next."""
     query: wire.PeekQuery = call.query
     queue = await opened(call)
-    found = await call.app.run(lambda _: queue.peek(query.limit))
-    jobs = [record_out(record, query.values, query.headers) for record in found]
+
+    def found(_: Store) -> list[Record]:
+        return page(queue._next(query.limit), query.limit, lambda record: record)
+
+    some = await call.app.run(found)
+    jobs = [record_out(record, query.values, query.headers) for record in some]
     return Reply(wire.Peeked(queue.name, jobs))
 
 
@@ -304,7 +308,7 @@ async def dead(call: Call) -> Reply:
     queue = await _with_dead(call)
 
     def found(_: Store) -> tuple[int, list[DeadJob]]:
-        return len(queue.dead), queue.dead.peek(query.limit)
+        return len(queue.dead), page(queue.dead, query.limit, lambda job: job.record)
 
     count, jobs = await call.app.run(found)
     told = [

@@ -18,16 +18,18 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from esker.format.commit import Ticket
+from esker.queues.claiming import weight
 from esker.queues.job import DEAD, NOT_BEFORE
 from esker.records import Record
 from esker.server.codec import RecordOut, Values, header_out, text_of
-from esker.server.desk import Desks
+from esker.server.desk import PAGE_BYTES, Desks
 from esker.server.faults import Fault
 from esker.server.hands import Hands
 from esker.server.members import Members
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from esker.server.settings import Settings
 
 SEAL_BYTES: Final = 16
+T = TypeVar("T")
 
 
 class Rooms:
@@ -88,6 +91,22 @@ def opened_ticket(store: Store, sealed: str) -> Ticket:
     if not hmac.compare_digest(seal, wanted):
         raise Fault("invalid_option", "this is no ticket of this server; give them as they came")
     return msgspec.msgpack.decode(body, type=Ticket)
+
+
+# ---- pages -----------------------------------------------------------------------------------
+
+
+def page(found: Iterable[T], limit: int, record: Callable[[T], Record | None]) -> list[T]:
+    """The first of what is found, lazily: up to `limit`, and up to about PAGE_BYTES."""
+    some: list[T] = []
+    left = PAGE_BYTES
+    for each in found:
+        some.append(each)
+        shown = record(each)
+        left -= weight(shown) if shown is not None else 0
+        if len(some) >= limit or left <= 0:
+            break
+    return some
 
 
 # ---- one record as JSON ----------------------------------------------------------------------

@@ -49,18 +49,19 @@ async def define(call: Call) -> Reply:
         if call.principal.everywhere:
             raise
         raise RouteRefused(REFUSED) from None  # the reason may name what others have
-    return Reply(_told(status), 201 if made else 200)
+    return Reply(_told(status, call.app.store.path), 201 if made else 200)
 
 
 async def state(call: Call) -> Reply:
     """Whether it runs, how far behind it is, and what stops it."""
-    return Reply(_told(await call.app.run(lambda store: _found(call, store).status())))
+    status = await call.app.run(lambda store: _found(call, store).status())
+    return Reply(_told(status, call.app.store.path))
 
 
 async def list_routes(call: Call) -> Reply:
     """All routes of topics that the key may read."""
     found = [each for each in await call.app.store.routes() if _may(call, each)]
-    return Reply(wire.Routes([_told(each) for each in found]))
+    return Reply(wire.Routes([_told(each, call.app.store.path) for each in found]))
 
 
 async def delete(call: Call) -> Reply:
@@ -115,8 +116,11 @@ def _may(call: Call, route: Route | RouteStatus) -> bool:
     return may(scope, route.source) and may(scope, route.destination)
 
 
-def _told(status: RouteStatus) -> wire.RouteState:
+def _told(status: RouteStatus, root: str = "") -> wire.RouteState:
+    """As clients have it; where the store lies (`root`) is not told."""
     told = msgspec.structs.asdict(status)
+    if root:
+        told["reason"] = told["reason"].replace(root, ".")
     told |= {"route": told.pop("name"), "group": group_of(status.id)}
     del told["id"], told["pids"]
     return wire.RouteState(**told)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ from esker.server.settings import Settings
 from esker.server.upgraded import Upgraded
 
 LOG: Final = logging.getLogger("esker.server")
+FILES: Final = 1 << 16  # that may be open, if the system lets us
+FILES_OF_STORE: Final = 512  # at the least, beside connections
 
 
 class Server:
@@ -133,9 +136,28 @@ class Server:
             LOG.warning("the certificates stay as they were: %s", problem)
 
 
+def make_room(settings: Settings) -> None:
+    """Have the store's files and the keys not compete for room with connections of strangers.
+
+    Who has no key can open as many as there may be, and many systems begin with 1,024 files.
+    """
+    wanted = max(FILES, 2 * settings.connections + FILES_OF_STORE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if there > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (there, hard))
+    if there < settings.connections + FILES_OF_STORE:
+        LOG.warning(
+            "%d connections (the setting `connections`) can take all %d files that this process "
+            "may have open: raise its hard limit, as by `ulimit -Hn`", settings.connections, there,
+        )  # fmt: skip
+
+
 def main(path: str | PathLike[str], settings: Settings, started: Callable[[Server], None]) -> None:
     """Serve until a signal says stop."""
     import uvloop
+
+    make_room(settings)
 
     async def body() -> None:
         server = Server(path, settings)

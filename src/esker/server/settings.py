@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     header_seconds: Seconds = 10.0
     body_seconds: Seconds = 30.0
     body_rate: int = 1 << 10  # bytes a second, at the least
+    answer_bytes: Some = 256 << 20  # of all answers that clients are slow to take
     idle_seconds: Seconds = 15.0
     connections: Some = 1_000
     streams: Some = 200
@@ -120,8 +121,8 @@ class Given(NamedTuple):
 
 
 _BYTES: Final = {
-    "header_bytes", "line_bytes", "body_bytes", "body_rate", "stage_bytes", "max_unflushed_bytes",
-    "journal_bytes", "mapped_bytes", "budget_bytes", "cold_cache_bytes",
+    "header_bytes", "line_bytes", "body_bytes", "body_rate", "stage_bytes", "answer_bytes",
+    "max_unflushed_bytes", "journal_bytes", "mapped_bytes", "budget_bytes", "cold_cache_bytes",
 }  # fmt: skip
 _SECONDS: Final = {
     "header_seconds", "body_seconds", "idle_seconds", "wait_seconds", "session_seconds", "grace",

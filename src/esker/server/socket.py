@@ -7,9 +7,10 @@
 
 Every message is answered: `subscribed`, `unsubscribed`, `ack` (with the spans, once the records are
 as durable as their topic says), `pong`, or `error` with a code and a message; each has the
-`request_id` that it answers. In between come `record`, `gap`, `caught_up`, `topic_deleted`,
-`lagging` and, at the end, `bye`: what watch.py says of events goes for them. `record` has a
-`cursor`; who comes back subscribes with `"cursors": [...]`, the last one of each topic and shard.
+`request_id` that it answers. For the rate of its key a message is a call. In between come `record`,
+`gap`, `caught_up`, `topic_deleted`, `lagging` and, at the end, `bye`: what watch.py says of events
+goes for them. `record` has a `cursor`; who comes back subscribes with `"cursors": [...]`, the last
+one of each topic and shard.
 
 Binary messages are for Arrow. One begins with four bytes, the length of its head, the lowest first;
 then the head, which is JSON as above; then an Arrow stream. So a client publishes
@@ -162,6 +163,7 @@ class Talk:
     async def _do(self, message: Any, body: bytes | None) -> Answer | None:
         if not getattr(self._call.principal, "alive", True):
             raise Fault(KEY_ENDED["code"], KEY_ENDED["message"])
+        self._call.app.gate.charge(self._call.principal.account)
         if isinstance(message, Ping):
             return Answer("pong")
         if isinstance(message, Publish):

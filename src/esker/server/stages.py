@@ -51,6 +51,7 @@ class Messages:
     def __init__(self, most: int) -> None:
         self._most = most  # bytes of one message
         self._data = bytearray()
+        self._coming: tuple[int, int] | None = None  # kind and size of a message that is not whole
         self.ended = False
 
     def feed(self, piece: bytes) -> list[Message]:
@@ -67,6 +68,19 @@ class Messages:
         return found
 
     def _next(self) -> Message | None:
+        data = self._data
+        if self._coming is None:
+            self._coming = self._begun()
+        if self._coming is None or len(data) < self._coming[1]:
+            return None
+        kind, whole = self._coming
+        self._coming = None
+        message = Message(kind, bytes(data[:whole]))
+        del data[:whole]
+        return message
+
+    def _begun(self) -> tuple[int, int] | None:
+        """The kind and the size of the next message, as soon as its head is whole; or the end."""
         data = self._data
         if len(data) < 8:
             return None
@@ -88,11 +102,7 @@ class Messages:
                 "payload_too_large", f"a record batch of {whole} bytes; send them in batches of at "
                 f"most {self._most} bytes each",
             )  # fmt: skip
-        if len(data) < whole:
-            return None
-        message = Message(kind, bytes(data[:whole]))
-        del data[:whole]
-        return message
+        return kind, whole
 
 
 # ---- staging ---------------------------------------------------------------------------------
@@ -143,21 +153,24 @@ async def _pieces(call: Call) -> AsyncIterator[bytes]:
     messages = Messages(limit)
     before: list[bytes] = []  # the schema and the dictionaries, which all that follows needs
     batch: list[bytes] = []
+    held = size = 0  # bytes of them; counted as they come, for there may be very many
     async for data in call.pieces():
         for message in messages.feed(data):
             if (message.kind == SCHEMA) != (not before):
                 raise wrong("a stream begins with its schema, and has one")
             if message.kind == RECORDS:
                 batch.append(message.data)
-                if sum(map(len, batch)) >= PIECE_BYTES:
+                size += len(message.data)
+                if size >= PIECE_BYTES:
                     yield b"".join([*before, *batch, _END])
-                    batch = []
+                    batch, size = [], 0
                 continue
             if batch:  # a dictionary may replace one that came before
                 yield b"".join([*before, *batch, _END])
-                batch = []
+                batch, size = [], 0
             before.append(message.data)
-            if sum(map(len, before)) > limit:
+            held += len(message.data)
+            if held > limit:
                 raise Fault("payload_too_large", f"dictionaries of more than {limit} bytes")
     if not before or messages._data:
         raise wrong("it ends too early")

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -63,7 +64,9 @@ class Route(NamedTuple):
 
     def is_stream(self, query: bytes) -> bool:
         """Whether the answer has no end."""
-        return self.streams or (bool(self.live) and self.live in query.split(b"&"))
+        return self.streams or (
+            bool(self.live) and self.live in unquote_to_bytes(query).split(b"&")
+        )
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from esker.errors import EskerError
 from esker.queues.job import Job
 from esker.server import wire_rooms as wire
@@ -110,6 +112,7 @@ class Stream:
                     self._take(jobs)
                     for job in jobs:
                         yield event("job", self._told(job), "sse")
+                        job.record = msgspec.structs.replace(job.record, value=b"", headers=None)
                 if self._loop.time() >= self._beat_at:
                     self._beat_at = self._loop.time() + self._rhythm
                     yield b": heartbeat\n\n"

@@ -89,7 +89,7 @@ class MembersFile(SharedPage):
             self.moved()
             return made, lock
         raise GroupsFull(
-            f"{self.path} has room for {fmt.SLOTS} members, and all of them live; close some"
+            f"a topic has room for {fmt.SLOTS} members of groups, and all of them live; close some"
         )
 
     def leave(self, member: Member) -> None:

@@ -127,7 +127,7 @@ class OffsetsFile(SharedPage):
                 break
         else:
             raise GroupsFull(
-                f"{self.path} has room for {fmt.SLOTS} groups, and all of it is taken; "
+                f"a topic has room for {fmt.SLOTS} groups, and all of it is taken; "
                 "topic.forget_group(name) forgets one that nobody needs"
             )
         at, words = place_of(number), self.words
