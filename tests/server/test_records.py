@@ -234,9 +234,21 @@ def test_what_was_deleted_or_evicted_is_told_as_it_is(client: Client) -> None:
     answer = client.get("/v1/topics/t/records?start=0&gaps=raise")
     assert (answer.status, answer.code) == (410, "gap")
     assert answer.json()["error"]["detail"]["gap"]["last"] == gap["last"]
+    behind = f"start={gap['last'] + 1}, or read with gaps=tell"
+    assert behind in answer.json()["error"]["message"]
     assert client.call("DELETE", "/v1/topics/t/records?before=28").status == 200
     page = read(client, "t", "?start=20")
     assert ([record["offset"] for record in page["records"]], page["gaps"]) == ([28, 29], [])
+
+
+def test_who_comes_back_to_a_topic_made_anew_is_not_sent_past_its_records(client: Client) -> None:
+    client.append("t", *"abcde")
+    place = f"start=3&epoch={read(client, 't')['epoch']}&gaps=raise"
+    client.call("DELETE", "/v1/topics/t")
+    client.append("t", "new")
+    answer = client.get(f"/v1/topics/t/records?{place}")
+    assert (answer.status, answer.code) == (410, "gap")
+    assert "Go on with start=earliest and no epoch" in answer.json()["error"]["message"]
 
 
 def test_shards_are_read_one_at_a_time(client: Client) -> None:
