@@ -57,6 +57,7 @@ def test_it_is_raised_unless_somebody_asks_for_less_and_counted_if_it_is_skipped
     with pytest.raises(esker.DataGap, match=r"offsets 4\.\.9 .*recreated") as problem:
         list(topic.read(4, epoch=epoch))
     assert problem.value.gap == missed(4)
+    assert 'Begin the new topic, with start="earliest"' in str(problem.value)  # not behind 9
     with pytest.raises(esker.DataGap):
         list(topic.follow(4, timeout=0, epoch=epoch))
     before = still.statistics()["gaps_met"]

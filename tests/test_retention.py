@@ -438,6 +438,18 @@ def test_a_full_topic_refuses_before_an_offset_is_given(still: esker.Store) -> N
     assert gaps(topic) == []
 
 
+@pytest.mark.parametrize("cap", [{"cap_records": 2}, {"cap_bytes": "16KiB"}])
+def test_who_appends_more_than_fits_at_all_is_not_told_to_wait(
+    still: esker.Store, cap: dict[str, Any]
+) -> None:
+    topic = still.create("t", discard="reject", **cap)
+    with pytest.raises(esker.TopicFull, match="more than fits at all: append it in parts"):
+        topic.append_many([b"x" * 10_000] * 3)
+    assert len(topic.append_many([b"x" * 6_000] * 2)) == 2
+    with pytest.raises(esker.TopicFull, match=r"Delete what is not needed"):
+        topic.append_many([b"x" * 6_000] * 2)
+
+
 def test_what_is_buffered_counts(still: esker.Store) -> None:
     topic = still.create("t", cap_records=5, discard="reject")
     for n in range(5):

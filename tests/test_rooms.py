@@ -294,6 +294,30 @@ def test_a_claim_waits_for_a_job(store: Any) -> None:
     assert [job.value for job in found] == [b"x"]
 
 
+@pytest.mark.parametrize("key", [b"k1", None])
+def test_no_job_is_put_if_one_of_them_is_refused(store: Any, key: bytes | None) -> None:
+    queue = store.queue("jobs", shards=3)
+    good = [esker.Record(b"%d" % n, key=b"k%d" % n) for n in range(12)]
+    bad = esker.Record(b"x", key=key, tag="t" * 300)
+    with pytest.raises(esker.RecordTooLarge, match=r"^records\[12\]: a tag of 300 bytes"):
+        queue.put_many([*good, bad, *good])
+    assert queue.stats().ready == 0
+    assert sum(span.count for span in queue.put_many([*good, b"no key"])) == 13
+    assert sorted(job.value for job in queue.claim(20)) == sorted(
+        [*(record.value for record in good), b"no key"]
+    )
+
+
+def test_no_job_is_put_if_a_shard_has_no_room_for_its_part(store: Any) -> None:
+    queue = store.queue("jobs", shards=2, cap_records=2, discard="reject")
+    one, *_ = [n for n in range(9) if queue.topic.shard_of(b"k%d" % n) == 0]
+    other, *_ = [n for n in range(9) if queue.topic.shard_of(b"k%d" % n) == 1]
+    jobs = [esker.Record(b"x", key=b"k%d" % n) for n in (one, other, other, other)]
+    with pytest.raises(esker.TopicFull):
+        queue.put_many(jobs)
+    assert queue.stats().ready == 0
+
+
 def test_priorities_and_delays_are_kept(store: Any) -> None:
     queue = store.queue("jobs", priorities=2)
     queue.put(b"low")

@@ -379,10 +379,10 @@ class DataGap(EskerError):
     code = "gap"
 
     def __init__(self, gap: Gap, advice: str = "") -> None:
-        going_on = (
-            f'Go on behind it with start={gap.last + 1}, or read with gaps="yield" '
-            '(the Gap comes in its place) or gaps="skip".'
-        )
+        going_on = f"Go on behind it with start={gap.last + 1}"
+        if gap.reason == "recreated":  # its offsets are those of another topic
+            going_on = 'Begin the new topic, with start="earliest" and without the epoch'
+        going_on += ', or read with gaps="yield" (the Gap comes in its place) or gaps="skip".'
         super().__init__(f"{gap}. {advice or going_on}")
         self.gap = gap
 

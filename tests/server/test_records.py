@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import socket
 import threading
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -234,9 +236,32 @@ def test_what_was_deleted_or_evicted_is_told_as_it_is(client: Client) -> None:
     answer = client.get("/v1/topics/t/records?start=0&gaps=raise")
     assert (answer.status, answer.code) == (410, "gap")
     assert answer.json()["error"]["detail"]["gap"]["last"] == gap["last"]
+    behind = f"start={gap['last'] + 1}, or read with gaps=tell"
+    assert behind in answer.json()["error"]["message"]
     assert client.call("DELETE", "/v1/topics/t/records?before=28").status == 200
     page = read(client, "t", "?start=20")
     assert ([record["offset"] for record in page["records"]], page["gaps"]) == ([28, 29], [])
+
+
+def test_who_comes_back_to_a_topic_made_anew_is_not_sent_past_its_records(client: Client) -> None:
+    client.append("t", *"abcde")
+    place = f"start=3&epoch={read(client, 't')['epoch']}&gaps=raise"
+    client.call("DELETE", "/v1/topics/t")
+    client.append("t", "new")
+    answer = client.get(f"/v1/topics/t/records?{place}")
+    assert (answer.status, answer.code) == (410, "gap")
+    assert "Go on with start=earliest and no epoch" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("query", ["tag=gr\xf6\xdfe", "tag=%ff", "tag", "tag=a&"])
+def test_a_query_that_is_none_is_told_how_it_is_written(server: Server, query: str) -> None:
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=10) as wire:
+        line = f"GET /v1/topics/t/records?{query} HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n"
+        wire.sendall(line.encode())
+        told = wire.recv(65_536)
+    assert b"400" in told.splitlines()[0]
+    assert b"percent-encoded" in told
 
 
 def test_shards_are_read_one_at_a_time(client: Client) -> None:

@@ -216,6 +216,8 @@ def many(records: Iterable[Any], limit: int) -> tuple[list[bytes], dict[int, Ext
                 item = item.value
             values.append(value_of(item, limit))
     except (InvalidRecord, RecordTooLarge) as problem:
+        if isinstance(records, list) and len(records) == 1:
+            raise  # there is no other that it could be
         raise type(problem)(f"records[{len(values)}]: {problem}") from None
     return values, extras
 

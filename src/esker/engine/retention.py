@@ -338,18 +338,23 @@ def refuse(shard: Shard, count: int, size: int) -> None:
     if shard.marks:
         held -= shard.marks.count(shard.earliest, shard.next)
     if options.cap_records and held + count > options.cap_records:
-        raise full(shard, held, f"cap_records={options.cap_records}")
+        never = count > options.cap_records
+        raise full(shard, held, f"cap_records={options.cap_records}", never=never)
     if options.cap_bytes:
         there = tally.bytes_of(shard).all + shard.buffer.bytes
         if there + size + FRAME_BYTES > options.cap_bytes:
-            raise full(shard, there, f"cap_bytes={options.cap_bytes}")
+            never = size + FRAME_BYTES > options.cap_bytes
+            raise full(shard, there, f"cap_bytes={options.cap_bytes}", never=never)
 
 
-def full(shard: Shard, held: int, cap: str) -> TopicFull:
-    """The error that says which cap is reached, and what to do."""
+def full(shard: Shard, held: int, cap: str, *, never: bool) -> TopicFull:
+    """The error that says which cap is reached, and what to do; never: it would not fit alone."""
+    advice = "Delete what is not needed (topic.delete), or wait until ttl has taken it."
+    if never:
+        advice = "It is more than fits at all: append it in parts, or raise the cap."
     return TopicFull(
         f"topic {shard.entry.name!r} shard {shard.number} holds {held} and has {cap}: nothing was "
-        "appended. Delete what is not needed (topic.delete), or wait until ttl has taken it."
+        f"appended. {advice}"
     )
 
 
@@ -368,4 +373,4 @@ def refuse_batch(store: Store, batch: Commit) -> None:
             view = store[shard.entry.name]._view(number)
             held = view.visible - view.earliest - view.marks.count(view.earliest, view.visible)
             if held + count > cap:
-                raise full(shard, held, f"cap_records={cap}")
+                raise full(shard, held, f"cap_records={cap}", never=count > cap)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from esker.engine import attach, intake
 from esker.errors import AttachPending, WriterBusy
+from esker.format.columns import Body, Extra
 from esker.records import Record, Span
 
 if TYPE_CHECKING:
@@ -29,38 +30,55 @@ class Putter:
         self._turn = 0
 
     def put(self, records: list[Record], priority: int, wait: bool | float) -> list[Span]:
-        """Append these; those of one shard as one atomic batch."""
-        base, count = priority * self._shards, self._shards
-        if count == 1:
-            return [self._append(base, records, wait, [base])]
-        parts: dict[int, list[Record]] = {}
-        keyless: list[Record] = []
-        for record in records:
-            key = intake.key_of(record.key)
-            if key is None:
-                keyless.append(record)
-            else:
-                parts.setdefault(base + intake.fnv1a(key) % count, []).append(record)
-        spans = [self._append(shard, some, wait, [shard]) for shard, some in sorted(parts.items())]
-        if keyless:
-            self._turn += 1
-            turns = [base + (self._turn + step) % count for step in range(count)]
-            spans.append(self._append(turns[0], keyless, wait, turns))
-        return spans
-
-    def _append(
-        self, shard: int, records: list[Record], wait: bool | float, choices: list[int]
-    ) -> Span:
+        """Append these; those of one shard as one atomic batch. All are checked before any is."""
         topic, now = self._topic, self._store._context.clock.now_us()
         values, extras = intake.many(records, topic._limit())
-        bodies = intake.encode(values, extras, now)
+        parts = []
+        for choices, rows in self._divided(len(values), extras, priority * self._shards):
+            some = [values[row] for row in rows]
+            more = {at: extras[row] for at, row in enumerate(rows) if row in extras}
+            bodies = intake.encode(some, more, now)
+            topic._check_fits(bodies, atomic=True)
+            topic._refuse(topic._shards[choices[0]], bodies)
+            parts.append((choices, rows, bodies))
+        return [
+            self._append([records[row] for row in rows], bodies, now, wait, choices)
+            for choices, rows, bodies in parts
+        ]
+
+    def _divided(
+        self, count: int, extras: dict[int, Extra], base: int
+    ) -> list[tuple[list[int], list[int]]]:
+        """Rows that go together, each with the shards that it may go to, the best one first."""
+        if self._shards == 1:
+            return [([base], list(range(count)))]
+        parts: dict[int, list[int]] = {}
+        keyless: list[int] = []
+        for row in range(count):
+            key = extras[row][0] if row in extras else None
+            if key is None:
+                keyless.append(row)
+            else:
+                parts.setdefault(base + intake.fnv1a(key) % self._shards, []).append(row)
+        found = [([shard], rows) for shard, rows in sorted(parts.items())]
+        if keyless:
+            self._turn += 1
+            turns = [base + (self._turn + step) % self._shards for step in range(self._shards)]
+            found.append((turns, keyless))
+        return found
+
+    def _append(
+        self, records: list[Record], bodies: list[Body], now: int, wait: bool | float,
+        choices: list[int],
+    ) -> Span:  # fmt: skip
+        topic = self._topic
         for choice in choices:
             try:
                 spans = topic._append_bodies(topic._shards[choice], bodies, wait, now, atomic=True)
             except WriterBusy:
                 continue
             return spans[0]
-        return self._hand_over(shard, records)
+        return self._hand_over(choices[0], records)
 
     def _hand_over(self, shard: int, records: list[Record]) -> Span:
         """Another process writes that shard: it attaches what is staged here.

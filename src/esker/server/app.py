@@ -529,7 +529,10 @@ def _query(route: Route, text: bytes) -> Any:
         pairs = _pairs(text.decode("ascii"))
         found: dict[str, str] = dict(pairs)
     except (ValueError, UnicodeError):
-        raise Fault("invalid_request", "the query is not made of name=value") from None
+        raise Fault(
+            "invalid_request",
+            "the query is not made of name=value, in UTF-8 and percent-encoded",
+        ) from None  # fmt: skip
     if len(found) != len(pairs):
         raise Fault("invalid_request", "the query has a name twice")
     if found.pop("performance", "false") not in ("true", "false"):

@@ -82,7 +82,7 @@ _BY_HANDLER: Final[dict[str, tuple[str, ...]]] = {
     "groups.producer": ("topic_not_found", "invalid_option"),
     "queues.create": ("invalid_option", "topic_exists", *_WRITES),
     "queues.state": _QUEUE,
-    "queues.put": (*_QUEUE, *_RECORDS, "invalid_option", *_WRITES),
+    "queues.put": (*_QUEUE, *_RECORDS, "invalid_option", "would_block", *_WRITES),
     "queues.peek": (*_QUEUE, *_READS),
     "queues.claim": (*_QUEUE, "gap", "invalid_option", *_READS),
     **{
@@ -106,7 +106,7 @@ _BY_HANDLER: Final[dict[str, tuple[str, ...]]] = {
         "invalid_option", "route_refused",
     ),
     "routes.state": _ROUTE,
-    "routes.delete": _ROUTE,
+    "routes.delete": (*_ROUTE, "member_busy"),
     "routes.pause": _ROUTE,
     "routes.resume": _ROUTE,
     "routes.seek": (*_ROUTE, "topic_not_found", "invalid_position", "invalid_option"),

@@ -182,7 +182,7 @@ async def _look(
         lambda store: records.look(known(store, name), 0, query.start, query)
     )
     if at is not None and found.items and isinstance(found.items[0], Gap):
-        raise DataGap(found.items[0])
+        raise DataGap(found.items[0], "Begin again with offset=-1.")
     piece = _piece(found, stream)
     if wait and not piece.values and not piece.gaps and stream.tail is None:
         nothing = msgspec.structs.replace(

@@ -52,7 +52,9 @@ FRAMING: Final = 64 << 10  # bytes of chunk sizes that are granted whatever the 
 HIGH_WATER: Final = 256 << 10  # of a body that nobody has read yet
 COPIED: Final = 64 << 10  # bytes that are rather put together than sent in pieces
 EXCESS: Final = 64  # connections above the limit that are told why; others are just closed
-BAD: Final = "this is not a request of HTTP/1.1"
+BAD: Final = (
+    "this is not a request of HTTP/1.1; in its URL, what is not ASCII has to be percent-encoded"
+)
 
 
 class Wire(HttpToolsProtocol):

@@ -216,7 +216,9 @@ def look(topic: Topic, shard: int, start: Any, query: wire.ReadQuery) -> Found:
     for item in stepping:
         if isinstance(item, Gap):
             if query.gaps == "raise":
-                raise DataGap(item)
+                anew = item.reason == RECREATED  # and its offsets are those of another topic
+                behind = "earliest and no epoch" if anew else item.last + 1
+                raise DataGap(item, f"Go on with start={behind}, or read with gaps=tell.")
             items.append(item)
             if item.reason != RECREATED:  # whose offsets are those of another topic
                 place = max(place, item.last + 1)
