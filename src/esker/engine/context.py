@@ -121,10 +121,14 @@ class Context:
         if self.closed:
             raise StoreClosed(f"the store {self.root} is closed; open it again to use it")
 
-    def require_writable(self) -> None:
+    def require_staying(self) -> None:
+        """Not even about to be closed: then files are closed that somebody may be reading."""
         self.require_open()
         if self.closing:
             raise StoreClosed(f"the store {self.root} is being closed; open it again to use it")
+
+    def require_writable(self) -> None:
+        self.require_staying()
         if self.forked:
             raise StoreForked(
                 f"this process was forked after {self.root} was opened; only the parent may "

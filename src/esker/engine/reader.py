@@ -113,6 +113,7 @@ def _steadily(view: View, look: Callable[[], T]) -> T:
             if isinstance(view, Follower):
                 view.refresh()
             if view.segments is segments:
+                view.context.require_staying()
                 raise
 
 
@@ -284,10 +285,11 @@ def read_batches(
             row, columns = segment.read(row, min(rows, stop - segment.base), max_bytes)
         except StorageError as problem:
             if not _deleted(view, offset):
-                _tell_whose(problem, view)
+                _tell_why(problem, view)
                 raise
             continue
         except Corruption:
+            view.context.require_staying()
             after = end_of_hole(segment, row)
             if after is None:
                 raise
@@ -326,8 +328,9 @@ def _sifted(
         first = upto
 
 
-def _tell_whose(problem: StorageError, view: View) -> None:
-    """Say of which topic it is what a cold store does not give."""
+def _tell_why(problem: StorageError, view: View) -> None:
+    """Say of which topic it is what a cold store does not give, and that files are being closed."""
+    view.context.require_staying()
     if isinstance(problem, ColdUnavailable):
         problem.args = (f"topic {view.entry.name!r} shard {view.number}, {problem}",)
 
@@ -354,9 +357,10 @@ def read_one(view: View, offset: int) -> Record | None:
     except StorageError as problem:
         if _deleted(view, offset):
             return None
-        _tell_whose(problem, view)
+        _tell_why(problem, view)
         raise
     except Corruption:
+        view.context.require_staying()
         if end_of_hole(segment, row) is None:
             raise
         return None
