@@ -294,6 +294,16 @@ def test_a_claim_waits_for_a_job(store: Any) -> None:
     assert [job.value for job in found] == [b"x"]
 
 
+def test_who_claims_behind_lost_jobs_is_told_to_claim_again(store: Any) -> None:
+    queue = store.queue("jobs", segment_records=2, cap_records=4)
+    for _ in range(8):
+        queue.put_many([b"x"] * 2)
+    wait_until(lambda: queue.topic.earliest() > 0, "the oldest to go")
+    with pytest.raises(esker.DataGap, match="Claim again to go on behind it"):
+        queue.claim(5)
+    assert queue.claim(1)
+
+
 @pytest.mark.parametrize("key", [b"k1", None])
 def test_no_job_is_put_if_one_of_them_is_refused(store: Any, key: bytes | None) -> None:
     queue = store.queue("jobs", shards=3)

@@ -19,14 +19,14 @@ from esker.client.texts import record_in, record_out
 from esker.clock import SYSTEM_CLOCK, Clock
 from esker.engine import intake
 from esker.engine.reader import check_count, check_timeout
-from esker.errors import InvalidOption, NotAQueue, NotRemote, StaleLease, TopicNotFound
+from esker.errors import DataGap, InvalidOption, NotAQueue, NotRemote, StaleLease, TopicNotFound
 from esker.format.queue import QueueOptions
 from esker.options import SEGMENT_BYTES_MAX, duration_us
 from esker.queues.dead import DeadJob, Where
 from esker.queues.fresh import Delayed
 from esker.queues.history import Entry
 from esker.queues.job import Job
-from esker.queues.queue import CLAIM_MAX, Held, Queue, QueueStats
+from esker.queues.queue import AGAIN, CLAIM_MAX, Held, Queue, QueueStats
 from esker.queues.work import Work, process
 from esker.records import Record, Span, Value
 
@@ -182,7 +182,10 @@ class RemoteQueue:
         if lease is not None:
             body["lease"] = lease
         began = self._context.clock.monotonic()
-        told = self._call("POST", "/claim", body, wait=wait).json()["jobs"]
+        try:
+            told = self._call("POST", "/claim", body, wait=wait).json()["jobs"]
+        except DataGap as problem:
+            raise DataGap(problem.gap, AGAIN) from None
         return [
             RemoteJob(
                 record_out(one), RemoteGrant(self, began + one["lease_seconds"]),

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CLAIM_MAX: Final = 100_000
+AGAIN: Final = 'Claim again to go on behind it; gaps="skip" only counts it.'
 POLL_SECONDS: Final = 0.005  # between looks at what other processes put or give back
 FLOOR_US: Final = 1_000_000  # between looks whether whole segments are done
 SWEEP_US: Final = 30_000_000  # between looks for locks of the dead
@@ -330,7 +331,7 @@ class Queue:
         if want.telling:
             if found:
                 self.release(found)
-            raise DataGap(gaps[0], 'Claim again to go on behind it; gaps="skip" only counts it.')
+            raise DataGap(gaps[0], AGAIN)
 
     @staticmethod
     def _lease(lease: float | str) -> int:
