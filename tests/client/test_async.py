@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,44 @@ def test_what_a_loop_around_a_group_is_told_is_checked(tmp_path: Path) -> None:
     async def nothing(_: esker.GroupBatch) -> None: ...
 
     asyncio.run(main())
+
+
+def test_what_comes_for_a_poll_that_was_cancelled_is_for_the_next(place: Any) -> None:
+    async def first(group: Any, **how: Any) -> list[bytes]:
+        async for batch in group.poll(**how):
+            return list(batch.values)
+        return []
+
+    async def main() -> None:
+        async with esker.aopen(place) as store:
+            topic = store["t"]
+            await topic.append(b"0", wait=True)
+            group = await topic.group("g")
+            assert await first(group) == [b"0"]
+            for number in range(1, 4):
+                idle = asyncio.create_task(first(group, wait=None))
+                await asyncio.sleep(0.05)
+                for _ in range(2):  # who takes it over may be cancelled, too
+                    idle.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await idle
+                    idle = asyncio.create_task(first(group, wait=20))
+                    await asyncio.sleep(0.01)
+                await topic.append(b"%d" % number, wait=True)
+                assert await idle == [b"%d" % number]
+            idle = asyncio.create_task(first(group, wait=None))
+            await asyncio.sleep(0.05)
+            idle.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await idle
+            assert await first(group, wait=0.05) == [], "whose time is up is not held up"
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=["directory", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "directory":
+        yield tmp_path / "data"
+    else:
+        yield request.getfixturevalue("server").url

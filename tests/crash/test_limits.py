@@ -9,6 +9,7 @@ limit is lifted the same open store goes on.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 import esker
+from esker.engine.committer import JOURNAL_DIRTY_SHARDS
 from tests.helpers import PATIENCE, Refusing, child
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -200,9 +202,35 @@ def test_a_seal_that_found_no_room_does_not_keep_that_of_a_deleted_log(tmp_path:
             topic.append(b"%d" % n, wait=True)
         store.tick()
         assert len(list(tmp_path.rglob("*.seg"))) > 2
-        held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-                if os.path.lexists(f"/proc/self/fd/{fd}")]  # fmt: skip
-        assert not [path for path in held if str(tmp_path) in path and "(deleted)" in path]
+        assert held_though_deleted(tmp_path) == []
+
+
+def held_though_deleted(root: Path) -> list[str]:
+    """Files of this process below a directory that are open and have no name any more."""
+    held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{fd}")]  # fmt: skip
+    return [path for path in held if str(root) in path and "(deleted)" in path]
+
+
+@pytest.mark.parametrize("gone", ["sealed", "deleted"])
+def test_a_journal_keeps_no_log_open_that_is_not_there_any_more(tmp_path: Path, gone: str) -> None:
+    """Journals are emptied when they are full, which may be a day and a thousand segments later."""
+    with esker.open(tmp_path / "data", background=False) as store:
+        for at in range(JOURNAL_DIRTY_SHARDS + 4):
+            store.create(f"t{at}", segment_records=2).append(b"1")
+        store.sync()
+        assert len(store._context.committer._journaled) > JOURNAL_DIRTY_SHARDS
+        for topic in [store[name] for name in store]:
+            if gone == "deleted":
+                store.delete(topic.name)
+            else:
+                topic.append_many([b"2", b"3"], wait=True)
+                topic.append(b"in the next one", wait=True)
+        for _ in range(10):
+            store.tick()
+        del topic
+        gc.collect()
+        assert held_though_deleted(tmp_path) == []
 
 
 # ---- what the kernel allows one process ------------------------------------------------------

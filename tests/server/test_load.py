@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import statistics
@@ -19,7 +20,14 @@ from esker.routes.registry import Registry
 from esker.server.feed import rules
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
-from esker.server.stream import QUEUE_BYTES, SOCKET_MESSAGES, SSE_FRAMES, EventStream
+from esker.server.stream import (
+    QUEUE_BYTES,
+    SOCKET_MESSAGES,
+    SSE_FRAMES,
+    EventStream,
+    Interest,
+    SocketStream,
+)
 from esker.server.table import ROUTES
 from tests.server.conftest import Client
 from tests.server.streams import Events
@@ -225,6 +233,56 @@ def test_a_client_that_takes_nothing_at_all_is_sent_away(tmp_path: Path) -> None
             client.append("t", *(["x" * 10_000] * 20))
         until(lambda: not server.app.hub.streams)
         lame.close()
+        client.close()
+
+
+def test_a_client_that_takes_nothing_is_sent_away_also_when_nothing_more_comes(
+    tmp_path: Path,
+) -> None:
+    """All that came was handed to the connection at once; then the topic is quiet."""
+    with serving(tmp_path / "data", Settings(port=0, stall_seconds=1.0)) as server:
+        hub = server.app.hub
+        client = Client(server)
+        client.append("t", "first")
+        lame = stalled(server, "topics=t&headers=false")
+        until(lambda: on_loop(server, lambda: [each.live for each in interests(server)] == [True]))
+
+        def paused() -> bool:
+            (stream,) = hub.streams
+            return not stream.open and stream.task is None and not stream.queue
+
+        while not on_loop(server, paused):  # each is taken at once, until one is too much
+            client.append("t", "x" * 200_000)
+            time.sleep(0.02)
+        until(lambda: not hub.streams)
+        lame.close()
+        client.close()
+
+
+def interests(server: Server) -> list[Interest]:
+    return [each for stream in server.app.hub.streams for each in stream.interests]
+
+
+def test_who_does_not_even_take_that_it_lags_is_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path / "data", Settings(port=0, stall_seconds=1.0)) as server:
+        client = Client(server)
+        client.append("t", "first")
+        real = SocketStream.put
+
+        async def put(stream: SocketStream, data: bytes) -> None:
+            if b"lagging" in data:
+                await asyncio.Event().wait()  # nobody reads
+            await real(stream, data)
+
+        monkeypatch.setattr(SocketStream, "put", put)
+        ws = Socket(server.url)
+        ws.say("subscribe", topic="t", start="earliest")
+        until(lambda: any(each.live for each in interests(server)))
+        on_loop(server, lambda: server.app.hub.lag(*server.app.hub.streams))
+        until(lambda: not server.app.hub.streams)
+        ws.raw.close()
         client.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from esker.server import frames
 from esker.server.keys import Principal
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
+from esker.server.stream import SocketStream
 from esker.server.wire_live import TOPICS_MAX
 from tests.server.conftest import Client
 from tests.server.test_watch import until
@@ -337,6 +339,16 @@ def test_who_is_gone_leaves_nothing_behind(server: Server, client: Client) -> No
         made.ask("subscribe", topic="t", start="earliest")
         made.raw.close()
     until(lambda: not server.app.hub.streams and not server.app.hub.feeds)
+
+
+def test_what_comes_too_late_for_a_client_that_says_good_bye_is_no_failure() -> None:
+    async def send(_: Any) -> None:
+        raise RuntimeError("Unexpected ASGI message 'websocket.send', after 'websocket.close'")
+
+    for data in (b"{}", frames.binary({}, b"")):
+        stream = SocketStream(None, send, lambda: None)
+        asyncio.run(stream.put(data))
+        assert stream.gone
 
 
 def test_a_fast_client_of_a_busy_topic_misses_nothing(server: Server, client: Client) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 0.25  # between looks at who else reads, while nothing comes
 
 
+END: Any = object()
+
+
+def _heard(step: asyncio.Future[Any]) -> None:
+    """Its error is told by the next poll; if there is none, nobody asks for it."""
+    if not step.cancelled():
+        step.exception()
+
+
 class AsyncGroup:
     """A group whose verbs are awaited.
 
@@ -37,6 +46,7 @@ class AsyncGroup:
         self._store = store
         self._group = group
         self.name = group.name
+        self._left: asyncio.Future[Any] | None = None  # a step of a poll that was cancelled
 
     def __repr__(self) -> str:
         return f"<async {self._group!r}>"
@@ -51,9 +61,7 @@ class AsyncGroup:
     ) -> AsyncIterator[GroupBatch]:
         """As `Group.poll`. Waits on the loop's side, so that no thread is held by who waits."""
         if not self._store._local:  # the server waits, and a thread for its answer
-            asked = self._store._iterate(
-                lambda: self._group.poll(max_records, max_bytes, wait), holding=True
-            )
+            asked = self._steps(lambda: self._group.poll(max_records, max_bytes, wait), wait)
             async for each in asked:
                 yield each
             return
@@ -61,7 +69,7 @@ class AsyncGroup:
         deadline = None if wait is None else loop.time() + wait
         while True:
             found = False
-            batches = self._store._iterate(lambda: self._group.poll(max_records, max_bytes))
+            batches = self._steps(lambda: self._group.poll(max_records, max_bytes), None)
             batch: Any  # with gaps="yield" also a Gap
             async for batch in batches:
                 found = True
@@ -80,6 +88,38 @@ class AsyncGroup:
                 await news(self._store, tail, loop.time() + seconds)
                 return
         await asyncio.sleep(min(seconds, PAUSE_SECONDS))
+
+    async def _steps(
+        self, make: Callable[[], Iterator[Any]], patience: float | None
+    ) -> AsyncIterator[Any]:
+        """A poll, stepped in threads.
+
+        A thread can not be cancelled. What one brings whose poll was cancelled meanwhile is for the
+        poll that comes next, which waits for it up to `patience` seconds.
+        """
+        store, mine = self._store, make()
+        while True:
+            left = self._left
+            if left is not None:
+                await asyncio.wait({left}, timeout=patience)
+                if not left.done():
+                    return
+                if self._left is not left:  # another poll has it
+                    continue
+                self._left = None
+            run = store._run if store._local else store._hold  # or it may take long
+            step = left or asyncio.ensure_future(run(lambda: next(mine, END)))
+            try:
+                item = await asyncio.shield(step)
+            except asyncio.CancelledError:
+                if not step.cancelled():
+                    self._left = step
+                    step.add_done_callback(_heard)
+                raise
+            if item is not END:
+                yield item
+            elif step is not left:
+                return
 
     async def process(
         self, handler: Callable[[GroupBatch], Awaitable[Any]], *, retries: int = 3,

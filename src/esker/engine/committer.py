@@ -415,7 +415,7 @@ class Committer:
         started = self._context.clock.monotonic()
         for key, (shard, log) in list(self._journaled.items()):
             if shard.gone:
-                del self._journaled[key]
+                self._journaled.pop(key, None)
                 continue
             if shard.poison is not None:
                 continue
@@ -428,7 +428,7 @@ class Committer:
             except Exception as problem:
                 shard.poisoned_by(problem)
                 continue
-            del self._journaled[key]
+            self._journaled.pop(key, None)
             if shard.counters is not None:
                 shard.counters.add("checkpoints")
                 shard.counters.set("last_checkpoint_ns", self._context.clock.now_us() * 1000)
@@ -439,6 +439,19 @@ class Committer:
                 journal.set_aside()
             else:
                 journal.drop()
+
+    def sealed(self, log: LogSegment) -> None:
+        """A log is a segment now, which is synced: no journal needs its file any more.
+
+        Without the lock: who seals may hold that of a shard, which comes behind it.
+        """
+        self._journaled.pop(id(log), None)
+
+    def deleted(self, shard: Shard) -> None:
+        """What journals have of a shard that is gone is needed by nobody."""
+        for key, (other, _) in list(self._journaled.items()):
+            if other is shard:
+                self._journaled.pop(key, None)
 
     def checkpoint(self) -> None:
         """As when a journal is full: after it no journal is needed."""

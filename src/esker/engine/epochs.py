@@ -54,4 +54,6 @@ def missed(
 
 def missed_of(name: str, shard: int, offset: int, ends: tuple[int, ...]) -> Gap:
     end = ends[shard] if shard < len(ends) else OFFSET_MAX + 1
+    if ends and not offset and shard >= len(ends):
+        end = 0  # it had no such shard, and nobody read in one
     return Gap(name, shard, offset, max(offset, end) - 1, RECREATED)

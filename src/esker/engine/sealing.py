@@ -145,6 +145,7 @@ def enter(shard: Shard, log: LogSegment, made: SealedSegment) -> None:
     sealed = [*shard.sealed, made.attach(shard.maps)]
     rolled = [other for other in shard.rolled if other is not log]
     shard.sealed, shard.rolled = sealed, rolled  # together, or an interrupt parts them
+    shard.context.committer.sealed(log)
     shard._publish_segments()
     shard._count("seals")
 

@@ -507,6 +507,7 @@ class Shard(Waited):
         self.freed(sum(end - log.synced for log, end in self.unsynced()))
         self.gone, self.poison = True, deleted(self.entry.name)
         self.rolled, self.active = [], None
+        self.context.committer.deleted(self)
         self._end()
 
     def _close_cleanly(self) -> None:

@@ -95,11 +95,11 @@ class Beats:
                 stream.abort()
             elif not getattr(stream.principal, "alive", True):
                 sent_away.append(stream)
-            elif stream.task is None:
-                if stream.open and (second + id(stream) // 64) % rhythm == 0:  # not all at once
+            elif (stuck := stream.stuck) is None or stuck != stream.seen:
+                stream.seen, stream.since = stuck, now
+                due = (second + id(stream) // 64) % rhythm == 0  # not for all at once
+                if due and stream.task is None and stream.open:
                     stream.write(beat)
-            elif not stream.waits or stream.sent != stream.seen:
-                stream.seen, stream.since = stream.sent, now
             elif now - stream.since > settings.stall_seconds:
                 stream.abort()
         if sent_away:

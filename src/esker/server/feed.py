@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esker import positions
+from esker.engine import epochs
 from esker.engine.reader import Consistency, end_of, resolve
 from esker.engine.store import Store
 from esker.engine.topic import Topic
@@ -34,18 +35,19 @@ class Feed:
     )  # fmt: skip
 
     def __init__(
-        self, wake: Callable[[Feed], None], topic: Topic, number: int, at: int, *,
-        strong: bool = False,
+        self, wake: Callable[[Feed], None], spot: Spot, place: tuple[int, bool]
     ) -> None:  # fmt: skip
+        topic = spot.topic
+        assert topic is not None
+        self.place = place
+        self.number, strong = place
         self._wake = wake
         self.topic = topic
         self.name = topic.name
-        self.number = number
-        self.place = (number, strong)
         self.consistency: Consistency = "strong" if strong else "eventual"
-        self.shard = topic._shards[number]
-        self.maker = Maker(topic.name, topic.epoch, number)
-        self.at = at  # all who are live have what is before it
+        self.shard = topic._shards[self.number]
+        self.maker = Maker(topic.name, spot.epoch, self.number)
+        self.at = spot.at  # all who are live have what is before it
         self.live: dict[Lens, dict[Interest, None]] = {}
         self.users = 0  # live or not
         self.armed = False  # the writer will wake it
@@ -103,28 +105,41 @@ class Feed:
 class Spot(NamedTuple):
     """Where a shard is to be watched from."""
 
-    topic: Topic | None  # None: there is none of that name
+    topic: Topic | None  # None: there is none of that name, or it has no such shard
     name: str
     shard: int
     at: int
     gap: Gap | Place | None = None  # what was missed; the place, where there is no topic
-    piece: str = ""
+    piece: str = ""  # of a cursor, until the gap has been told
     asked: int | None = None  # the shard that is wanted; None: all
+    epoch: int = 0  # of the topic
 
 
 def look(
     store: Store, name: str, start: str | int, shard: int | None, places: Places
 ) -> list[Spot] | None:
-    """For each shard of a topic where to begin and what was missed; None if it is not there."""
-    now, hashed = store._context.clock.now_us(), cursor.hash_of(name)
-    asked = positions.parse(start, now)
-    if name not in store:
-        return None
-    topic = store[name]
+    """For each shard of a topic where to begin and what was missed; None if it is not there.
+
+    A topic that is not the one that was known is watched from its beginning: also those shards that
+    the former one did not have; of those that it has no more, the rest is told as missed.
+    """
+    positions.parse(start, store._context.clock.now_us())  # what is wrong is told now
     try:
-        count = topic.shards
-    except TopicNotFound:
+        return _spots(store, store[name], start, shard, places) if name in store else None
+    except TopicNotFound:  # deleted under our hands
         return None
+
+
+def _spots(
+    store: Store, topic: Topic, start: str | int, shard: int | None, places: Places
+) -> list[Spot]:  # fmt: skip
+    now, hashed = store._context.clock.now_us(), cursor.hash_of(topic.name)
+    name, count, current = topic.name, topic.shards, topic.epoch
+    if any(each.gone for each in topic._shards):  # it is listed for a moment yet
+        raise TopicNotFound(f"topic {name!r} was deleted")
+    known = {place.epoch for (each, _), place in places.items() if each == hashed}
+    another = shard is None and known and current not in known
+    asked = positions.parse("earliest" if another else start, now)
     if shard is not None and shard >= count:
         raise InvalidOption(f"shard={shard}: topic {name!r} has shards 0..{count - 1}")
     spots = []
@@ -135,8 +150,16 @@ def look(
             begin = positions.parse(place.offset if place.epoch else "earliest", now)
             epoch = place.epoch or None
         begin, missed = topic._begin(begin, number, epoch)
-        at = resolve(topic._view(number), begin)
-        spots.append(Spot(topic, name, number, at, missed.get(number), asked=shard))
+        at, gap = resolve(topic._view(number), begin), missed.get(number)
+        piece = cursor.piece(hashed, number, *place) if gap and place else ""
+        spots.append(Spot(topic, name, number, at, gap, piece, shard, current))
+    for (each, number), place in places.items():
+        if each == hashed and shard is None and number >= count:
+            piece, left = cursor.piece(hashed, number, *place), None
+            if place.epoch not in (0, current):
+                catalog = store._catalog.catalog
+                left = epochs.missed(catalog, name, place.epoch, place.offset, [number])[number]
+            spots.append(Spot(None, name, number, 0, left or place, piece, shard, current))
     return spots
 
 

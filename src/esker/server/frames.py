@@ -65,6 +65,7 @@ class Frame(NamedTuple):
     body: bytes  # without its cursor
     whole: bytes  # with the cursor of a stream that has this shard alone
     piece: str  # which is this
+    final: bool = False  # what is before it can not be read again
 
 
 class Made(NamedTuple):
@@ -215,7 +216,7 @@ class Maker:
     def deleted(self, at: int, form: Form) -> Frame:
         """The topic is no more."""
         told = {"topic": self.name, "shard": self.shard, "next": at}
-        return self._told("topic-deleted", told, form, at, at)
+        return self._told("topic-deleted", told, form, at, at)._replace(final=True)
 
     def _told(self, event: str, told: dict[str, Any], form: Form, begin: int, at: int) -> Frame:
         if form == "sse":

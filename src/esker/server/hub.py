@@ -28,7 +28,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from esker.aio.store import THREADS
-from esker.engine.topic import Topic
 from esker.errors import EskerError, TopicNotFound
 from esker.records import Gap
 from esker.routes.registry import Registry
@@ -170,15 +169,17 @@ class Hub:
         """Send a stream these, too; `find` has found them."""
         for spot in spots:
             interest = Interest(stream, spot.name, spot.shard, spot.at, lens, spot.gap, spot.asked)
+            interest.piece = spot.piece
             stream.interests.append(interest)
-            if spot.topic is None:
+            if spot.topic is None and spot.epoch:
+                self.shrunk(interest, spot)
+            elif spot.topic is None:
                 self.missing.add(interest)
-                interest.piece = spot.piece
                 if isinstance(spot.gap, Place) and spot.gap.epoch:  # he knew one that was here
                     maker = Maker(spot.name, spot.gap.epoch, spot.shard)
                     stream.enqueue(interest, maker.deleted(spot.at, lens.form))
             else:
-                self.attach(interest, spot.topic)
+                self.attach(interest, spot)
                 self.consumed(spot.name)
         if len(stream.interests) > 1:
             for interest in stream.interests:
@@ -236,21 +237,32 @@ class Hub:
             for number, place in (left or {shard or 0: Place(0, 0)}).items()
         ]
 
-    def attach(self, interest: Interest, topic: Topic) -> None:
-        """It gets what is in this topic."""
+    def attach(self, interest: Interest, spot: Spot) -> None:
+        """It gets what is in the topic that was found."""
+        topic, place = spot.topic, (interest.shard, interest.lens.strong)
+        assert topic is not None
+        if topic._gone:  # deleted since
+            maker = Maker(spot.name, spot.epoch, interest.shard)
+            interest.piece = interest.piece or maker.piece(interest.at)
+            self._miss(interest, maker)
+            return
         shards = self.feeds.setdefault(topic.name, {})
-        place = (interest.shard, interest.lens.strong)
         feed = shards.get(place)
         if feed is not None and feed.topic is not topic:
             del shards[place]
             self.failed(feed, TopicNotFound("there is another one of its name"))
             feed = None
         if feed is None:
-            feed = self.feeds.setdefault(topic.name, shards)[place] = Feed(
-                self.wake, topic, interest.shard, interest.at, strong=interest.lens.strong
-            )
+            feed = self.feeds.setdefault(topic.name, shards)[place] = Feed(self.wake, spot, place)
         feed.users += 1
         interest.feed = feed
+
+    def shrunk(self, interest: Interest, spot: Spot) -> None:
+        """The topic has no such shard any more. One that is made anew may have it again."""
+        if isinstance(spot.gap, Gap):
+            maker = Maker(spot.name, spot.epoch, spot.shard)
+            interest.stream.enqueue(interest, maker.gap(spot.gap, interest.lens.form, 0, 0))
+        interest.at, interest.gap, interest.piece = 0, Place(spot.epoch, 0), spot.piece
 
     # ---- feeds ---------------------------------------------------------------------------
 
@@ -444,18 +456,23 @@ class Hub:
 
     def _lose(self, interest: Interest) -> None:
         """The topic was deleted. There may be another one of its name some day."""
-        feed, stream = interest.feed, interest.stream
+        feed = interest.feed
         if feed is None:
             return
         self._rest(interest)
-        frame = feed.maker.deleted(interest.at, interest.lens.form)
-        stream.enqueue(interest, frame)
-        interest.gap = Place(feed.maker.epoch, interest.at)
         interest.feed = None
         interest.caught = False
         self._let_go(feed)
+        self._miss(interest, feed.maker)
+        self._push(interest.stream)
+
+    def _miss(self, interest: Interest, maker: Maker) -> None:
+        stream, form, at = interest.stream, interest.lens.form, interest.at
+        if isinstance(interest.gap, Gap):  # of the one before, of which it was not told yet
+            stream.enqueue(interest, maker.gap(interest.gap, form, at, at))
+        stream.enqueue(interest, maker.deleted(at, form))
+        interest.gap = Place(maker.epoch, at)
         self.missing.add(interest)
-        self._push(stream)
 
     def fails(self, streams: Iterable[Stream], problem: Exception, name: str) -> None:
         """They cannot be sent what they want of this topic: they are told so, and end."""
@@ -487,7 +504,7 @@ class Hub:
             while not stream.gone:
                 if stream.dropped:
                     told, stream.dropped = {"frames": stream.dropped}, 0
-                    await stream.put(frames.event("lagging", told, stream.form))
+                    await stream.put_event(frames.event("lagging", told, stream.form))
                 elif stream.queue:
                     interest, frame = stream.queue.popleft()
                     stream.queued -= len(frame.body)
@@ -499,12 +516,17 @@ class Hub:
                     if not behind:
                         break
                     turn += 1
-                    name = behind[turn % len(behind)].name
-                    await self._catch_up(behind[turn % len(behind)])
+                    interest = behind[turn % len(behind)]
+                    name, feed = interest.name, interest.feed
+                    try:
+                        await self._catch_up(interest)
+                    except TopicNotFound as problem:
+                        if interest.feed is feed is not None:
+                            self.failed(feed, problem)
         except DONE:
             raise
-        except (TopicNotFound, OSError):
-            pass  # noticed by its feed; or the client is gone
+        except OSError:
+            pass  # the client is gone
         except EskerError as problem:
             if not stream.gone and not self.app.stopping.is_set():
                 LOG.warning("a stream ends: %s", problem)
@@ -542,10 +564,10 @@ class Hub:
         if interest.feed is not feed or interest.at != begin:
             return  # it has been moved meanwhile
         for frame in made.frames:
+            interest.at = frame.next  # before it is written: it will be, or nothing ever
             await stream.put_frame(interest, frame)
             if interest.feed is not feed:
                 return
-            interest.at = frame.next
         self._count(made)
         interest.at = max(interest.at, step.next)
         if stop is None and step.next >= step.end and not feed.live and not feed.draining:

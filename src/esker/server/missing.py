@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.server import cursor
-from esker.server.cursor import Place, Places
+from esker.server.cursor import Places
 from esker.server.faults import Fault
 from esker.server.feed import look
 from esker.server.stream import SHARDS_MAX, Interest, Stream
@@ -60,9 +60,7 @@ class Missing:
         known: Places = {}
         for each in _of(stream, name):
             if each.feed is None and each.gap is not None and each.gap.epoch:
-                # what was dropped before it was sent has to be told as missing, too
-                offset = min(each.gap.offset, each.at)
-                known[hashed, each.shard] = Place(each.gap.epoch, offset)
+                known[hashed, each.shard] = each.gap
         spots = await self._hub.app.run(
             lambda store: look(store, name, "earliest", one.asked, known)
         )
@@ -72,13 +70,18 @@ class Missing:
         fresh = [spot for spot in spots if spot.shard not in held]
         if len(stream.interests) + len(fresh) > SHARDS_MAX:
             raise Fault("invalid_request", f"a stream has at most {SHARDS_MAX} shards")
-        # of a topic that has fewer than the one before it some are left: they wait for the next one
-        self._waiting.difference_update(held.values())
         for spot in spots:
             mine = held.get(spot.shard)
-            if mine is not None and mine.feed is None and spot.topic is not None:
-                mine.at, mine.gap = spot.at, spot.gap
-                self._hub.attach(mine, spot.topic)
+            if mine is None or mine.feed is not None:
+                continue
+            if mine.gap.epoch and mine.gap is not known.get((hashed, mine.shard)):
+                continue  # it was lost meanwhile, and waits
+            self._waiting.discard(mine)
+            if spot.topic is None:
+                self._hub.shrunk(mine, spot)
+            else:
+                mine.at, mine.gap, mine.piece = spot.at, spot.gap, mine.piece or spot.piece
+                self._hub.attach(mine, spot)
         self._hub.watch(stream, fresh, one.lens)
 
 

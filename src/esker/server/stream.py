@@ -77,8 +77,9 @@ class Stream:
         self.dropped = 0  # frames, of which it is yet to be told
         self.closed = False
         self.waits = False  # for the client to take more
-        self.sent = self.seen = 0  # how often something was put, now and when it was last looked at
-        self.since = 0.0  # when that was
+        self.sent = 0  # how often something was put
+        self.seen: int | None = None  # how it was stuck when it was last looked at
+        self.since = 0.0  # since when it was so
 
     # ---- what each kind does in its own way ---------------------------------------------
 
@@ -91,6 +92,11 @@ class Stream:
     def gone(self) -> bool:
         """Whether the client has gone away."""
         return self.closed
+
+    @property
+    def stuck(self) -> int | None:
+        """None if it takes what comes; else a number that is another one when it took something."""
+        return self.sent if self.waits else None
 
     def write(self, data: bytes) -> None:
         """Write now. Only if it is `open`."""
@@ -122,7 +128,7 @@ class Stream:
         for frame in given:
             if self.full:
                 return False
-            if self.task is None and self.open:
+            if self.task is None and self.open and not self.queue:  # nothing overtakes what waits
                 self.write(self.composed(interest, frame))
             else:
                 self.enqueue(interest, frame)
@@ -131,9 +137,13 @@ class Stream:
 
     async def put_frame(self, interest: Interest, frame: Frame) -> None:
         """Send a frame as soon as there is room for it."""
+        await self.put_event(self.composed(interest, frame))
+
+    async def put_event(self, data: bytes) -> None:
+        """Send something that the client has to take, or it is sent away."""
         self.waits = True
         try:
-            await self.put(self.composed(interest, frame))
+            await self.put(data)
         finally:
             self.waits = False
         self.sent += 1
@@ -150,13 +160,19 @@ class Stream:
         self.queued += len(frame.body)
 
     def drop(self) -> int:
-        """Forget the records that wait; every interest is where it was before. How many frames."""
+        """Forget the records that wait; every interest is where it was before. How many frames.
+
+        Those of a topic that is no more stay: nobody can read them again.
+        """
         if self.queue is None:
             return 0
         kept: deque[tuple[Interest, Frame]] = deque()
+        over: set[Interest] = set()
         dropped = 0
         for interest, frame in reversed(self.queue):
-            if frame.begin == frame.next:  # it moves nothing: said once, or never
+            if frame.final:
+                over.add(interest)
+            if frame.begin == frame.next or interest in over:  # said once, or never
                 kept.appendleft((interest, frame))
                 continue
             interest.at = frame.begin
@@ -200,6 +216,13 @@ class EventStream(Stream):
         if self._wire is None:
             return self.closed
         return self.closed or self._exchange.disconnected or self._wire.transport.is_closing()
+
+    @property
+    def stuck(self) -> int | None:
+        if self._wire is None or not self._wire.flow.write_paused:
+            return super().stuck
+        size: int = self._wire.transport.get_write_buffer_size()
+        return size  # it only shrinks, as long as nothing more is written
 
     def write(self, data: bytes) -> None:
         self._wire.write(frames.chunked(data) if self.chunked else data)
@@ -264,10 +287,11 @@ class SocketStream(Stream):
     async def put(self, data: bytes) -> None:
         if self.closed:
             return
-        if isinstance(data, Binary):
-            await self._send({"type": "websocket.send", "bytes": data})
-        else:
-            await self._send({"type": "websocket.send", "text": data.decode()})
+        kind, message = ("bytes", data) if isinstance(data, Binary) else ("text", data.decode())
+        try:
+            await self._send({"type": "websocket.send", kind: message})
+        except RuntimeError:  # its client has said good-bye while this was made
+            self.closed = True
 
     async def finish(self, last: bytes) -> None:
         if self.closed:
