@@ -92,7 +92,7 @@ DOORS: dict[str, dict[str, str]] = {
     "datetime.date.today": _CLOCK_ONLY,
     "os": {  # but see OS_HARMLESS
         **_FILES_ONLY,
-        "server/listen.py": "a socket in the file system is no file of a store",
+        "server/http/listen.py": "a socket in the file system is no file of a store",
     },
     "subprocess": {
         "demo": "it kills its own processes",
@@ -438,10 +438,17 @@ def test_what_surrounds_the_package_is_documented_and_small_too(folder):
     assert complaints == []
 
 
-def test_the_essay_of_the_server_names_every_module():
-    essay = ast.get_docstring(ast.parse((PACKAGE / "server" / "__init__.py").read_text())) or ""
-    named = set(re.findall(r"[a-z_]+\.py", essay))
-    assert {each.name for each in (PACKAGE / "server").glob("*.py")} - named == {"__init__.py"}
+SERVER = PACKAGE / "server"
+SERVER_ROOMS = sorted(each.parent for each in SERVER.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("folder", SERVER_ROOMS, ids=lambda folder: folder.name)
+def test_the_essay_of_each_part_of_the_server_names_its_modules(folder: Path):
+    essay = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    there = {each.name for each in folder.glob("*.py")} - {"__init__.py"}
+    there |= {f"{each.parent.name}/" for each in folder.glob("*/__init__.py")}
+    named = set(re.findall(r"(?<![/a-z_])[a-z_]+(?:\.py|/(?=[\s,]))", essay))
+    assert named == there
 
 
 def test_the_lineage_counts_its_rows():

@@ -13,7 +13,7 @@ import esker
 from esker import errors
 from esker.client import faults, pool
 from esker.client.address import parse
-from esker.server.faults import STATUS, Fault, encode, fault_of
+from esker.server.http.faults import STATUS, Fault, encode, fault_of
 
 URL = "http://127.0.0.1:4117"
 GAP = esker.Gap("t", 1, 3, 7, "evicted")

@@ -23,8 +23,8 @@ from esker.client import pool
 from esker.client.address import options, parse
 from esker.client.tail import POLL_SECONDS
 from esker.clock import SYSTEM_CLOCK
-from esker.server.keyfile import new
-from esker.server.keys import SCOPES
+from esker.server.access.keyfile import new
+from esker.server.access.keys import SCOPES
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.client.relay import Relay, answering, relaying

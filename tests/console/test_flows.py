@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import esker
-from esker.server.keyfile import new
+from esker.server.access.keyfile import new
 from esker.server.run import serving
 from esker.server.settings import Settings
 from tests.console.conftest import House, Visit

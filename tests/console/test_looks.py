@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import esker
-from esker.server import codec
-from esker.server.keyfile import new, revoke
+from esker.server.access.keyfile import new, revoke
+from esker.server.bodies import codec
 from esker.server.run import serving
 from esker.server.settings import Settings
 from tests.console.conftest import House

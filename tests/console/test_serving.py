@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from esker.console import OWN, VENDORED
-from esker.server.keys import SCOPES
+from esker.server.access.keys import SCOPES
 from esker.server.run import serving
 from esker.server.settings import Settings
 from esker.server.table import ROUTES

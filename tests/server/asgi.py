@@ -18,9 +18,9 @@ from msgspec import inspect
 
 from esker.aio.store import aopen
 from esker.clock import SYSTEM_CLOCK, Clock
+from esker.server.access.keyfile import KeyFile
+from esker.server.access.keys import Key, Scope, new_secret
 from esker.server.app import App
-from esker.server.keyfile import KeyFile
-from esker.server.keys import Key, Scope, new_secret
 from esker.server.settings import Settings
 from esker.server.table import RAW, Place, Route, Table
 

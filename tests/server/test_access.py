@@ -18,8 +18,8 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from esker.server import keyfile
-from esker.server.keys import SCOPES, Scope, covers
+from esker.server.access import keyfile
+from esker.server.access.keys import SCOPES, Scope, covers
 from esker.server.settings import Settings
 from esker.server.table import ROUTES, Place, Route
 from tests.server.asgi import Keys, Request, Socket, application, bearer, call, places

@@ -14,10 +14,11 @@ import pytest
 import esker
 from esker.clock import SYSTEM_CLOCK
 from esker.errors import Corruption
-from esker.server import audit, frames
-from esker.server.audit import Audit
-from esker.server.keyfile import new
-from esker.server.keys import SCOPES
+from esker.server.access import audit
+from esker.server.access.audit import Audit
+from esker.server.access.keyfile import new
+from esker.server.access.keys import SCOPES
+from esker.server.live import frames
 from esker.server.logs import JsonLines, Lines, escaped, set_up
 from esker.server.run import serving
 from esker.server.settings import Settings

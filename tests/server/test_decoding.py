@@ -15,10 +15,11 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as service
 
 from esker.errors import EskerError
 from esker.records import Record
-from esker.server import codec, records, wire
-from esker.server.call import AT_ONCE, decoded
-from esker.server.depth import check_depth
-from esker.server.faults import Fault
+from esker.server import records
+from esker.server.bodies import codec, wire
+from esker.server.bodies.nesting import check_depth
+from esker.server.http.call import AT_ONCE, decoded
+from esker.server.http.faults import Fault
 from esker.server.run import serving
 from esker.server.settings import Settings
 from tests.server.conftest import JSON, Client

@@ -19,10 +19,14 @@ import pytest
 
 import esker
 from esker.records import Gap
-from esker.server import durable, durable_read, durable_state, keyfile, records
-from esker.server.durable_state import HEADER, Mark, Stream, load
-from esker.server.faults import Fault
-from esker.server.keys import SCOPES
+from esker.server import records
+from esker.server.access import keyfile
+from esker.server.access.keys import SCOPES
+from esker.server.durable_streams import append as durable
+from esker.server.durable_streams import read as durable_read
+from esker.server.durable_streams import state as durable_state
+from esker.server.durable_streams.state import HEADER, Mark, Stream, load
+from esker.server.http.faults import Fault
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.helpers import PATIENCE, HandClock, child, lasting_port

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from esker.errors import InvalidOption
-from esker.server.exposure import check_place, check_settings, is_loopback
-from esker.server.faults import Fault
-from esker.server.keyfile import new
-from esker.server.keys import SCOPES
+from esker.server.access.keyfile import new
+from esker.server.access.keys import SCOPES
+from esker.server.http.exposure import check_place, check_settings, is_loopback
+from esker.server.http.faults import Fault
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from esker.server.table import ROUTES, Route, Table

@@ -12,7 +12,8 @@ import pytest
 
 import esker
 from esker import errors
-from esker.server import faults, routes
+from esker.server import routes
+from esker.server.http import faults
 from tests.server.asgi import application, call
 from tests.server.conftest import Client
 

@@ -15,9 +15,9 @@ import pytest
 from esker.aio.store import aopen
 from esker.queues.job import Grant, Job
 from esker.records import Record
+from esker.server.access.keys import SCOPES
 from esker.server.app import App
-from esker.server.hands import LOOK_SECONDS, Hands
-from esker.server.keys import SCOPES
+from esker.server.jobs.in_hand import LOOK_SECONDS, Hands
 from esker.server.settings import Settings
 from tests.helpers import HandClock
 from tests.server.asgi import Got, Keys, bearer, call, scope_of

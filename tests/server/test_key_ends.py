@@ -9,8 +9,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 import esker
-from esker.server import keyfile
-from esker.server.keys import SCOPES
+from esker.server.access import keyfile
+from esker.server.access.keys import SCOPES
 from esker.server.run import serving
 from esker.server.settings import Settings
 from tests.server.streams import Events

@@ -17,9 +17,10 @@ import pytest
 
 import esker.server
 from esker.errors import EskerError, InvalidOption, PermissionRefused
-from esker.server import gate, keyfile, tickets, watch
-from esker.server.call import Call, Reply
-from esker.server.keys import SCOPES, Keyring, Principal, id_of, new_secret, redacted
+from esker.server.access import gate, keyfile, tickets
+from esker.server.access.keys import SCOPES, Keyring, Principal, id_of, new_secret, redacted
+from esker.server.http.call import Call, Reply
+from esker.server.live import watch
 from esker.server.settings import Settings
 from esker.server.table import RAW, ROUTES, Route, Table
 from esker.testing.clock import ManualClock
@@ -213,7 +214,7 @@ def unsafe_comparisons(tree: ast.Module) -> list[int]:
 
 
 def test_secrets_are_compared_in_constant_time_and_in_no_other_way() -> None:
-    others = {"hub.py", "leased.py", "preferences.py"}  # `hashed` and `wanted` are no secrets there
+    others = {"hub.py", "leases.py", "preferences.py"}  # `hashed` and `wanted` are no secrets there
     modules = [each for each in sorted(SERVER.rglob("*.py")) if each.name not in others]
     assert len(modules) > 50
     for module in modules:

@@ -20,13 +20,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from esker.server import depth, protocol
 from esker.server.app import QUERY_FIELDS
-from esker.server.arrow import RECORDS_MAX
+from esker.server.bodies import nesting
+from esker.server.bodies.arrow_in import RECORDS_MAX
+from esker.server.bodies.wire_live import TOPICS_MAX
+from esker.server.http import connection
+from esker.server.live.stream import SHARDS_MAX
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
-from esker.server.stream import SHARDS_MAX
-from esker.server.wire_live import TOPICS_MAX
 from tests.server.conftest import Client
 from tests.server.raw import HOST, Heard, alive, answers, connected, listen, told
 from tests.server.streams import Events
@@ -306,7 +307,7 @@ def test_a_body_that_trickles_is_cut_off_in_time(impatient: Server) -> None:
 def test_a_body_must_come_at_the_least_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "RATE_AFTER", 0.3)
+    monkeypatch.setattr(connection, "RATE_AFTER", 0.3)
     given = Settings(port=0, body_seconds=20, body_rate=10_000, header_seconds=0.5)
 
     def send(server: Server, pieces: int, size: int) -> tuple[Heard, float]:
@@ -704,7 +705,7 @@ def test_the_depth_is_measured_without_going_down(levels: int) -> None:
     for inside in ("1", '"]"', '"\\\\"', '{"x":["[[["]}', "[]"):
         more = {'{"x":["[[["]}': 2, "[]": 1}.get(inside, 0)
         data = nested(levels, inside).encode()
-        assert depth._deeper(data, 32) == (levels + more > 32), data
-    assert depth._deeper(b"[" * 33, 32)
-    assert not depth._deeper(b"[" * 32, 32)
-    assert not depth._deeper(b"]" * 100, 32)  # the decoder says what is wrong with it
+        assert nesting._deeper(data, 32) == (levels + more > 32), data
+    assert nesting._deeper(b"[" * 33, 32)
+    assert not nesting._deeper(b"[" * 32, 32)
+    assert not nesting._deeper(b"]" * 100, 32)  # the decoder says what is wrong with it

@@ -29,7 +29,7 @@ from websockets.sync.client import connect
 
 from esker.errors import InvalidOption
 from esker.server.app import App
-from esker.server.call import Call, Reply
+from esker.server.http.call import Call, Reply
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.server.conftest import Client

@@ -17,10 +17,8 @@ import pytest
 
 from esker.errors import InvalidOption
 from esker.routes.registry import Registry
-from esker.server.feed import rules
-from esker.server.run import Server, serving
-from esker.server.settings import Settings
-from esker.server.stream import (
+from esker.server.live.feed import rules
+from esker.server.live.stream import (
     QUEUE_BYTES,
     SOCKET_MESSAGES,
     SSE_FRAMES,
@@ -28,6 +26,8 @@ from esker.server.stream import (
     Interest,
     SocketStream,
 )
+from esker.server.run import Server, serving
+from esker.server.settings import Settings
 from esker.server.table import ROUTES
 from tests.server.conftest import Client
 from tests.server.streams import Events
@@ -294,7 +294,7 @@ def test_a_record_is_made_into_a_frame_once_for_all_who_look_alike(
     opened += [Events(server.url, "/v1/watch?topics=t&values=json") for _ in range(3)]
     for each in opened:
         each.next("caught-up")
-    from esker.server.frames import Maker
+    from esker.server.live.frames import Maker
 
     made: list[str] = []
     kept = Maker._record
@@ -333,7 +333,7 @@ def test_nothing_is_made_for_who_has_no_room(
 
     on_loop(server, fill)
     lenses: list[Any] = []
-    from esker.server import hub as module
+    from esker.server.live import hub as module
 
     kept = module.step_of
 

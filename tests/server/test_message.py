@@ -11,8 +11,8 @@ import pytest
 
 from esker.engine.batch import SCHEMA, Batch
 from esker.format.columns import Columns
-from esker.server.codec import arrow_out
-from esker.server.message import message
+from esker.server.bodies.arrow_out import message
+from esker.server.bodies.codec import arrow_out
 
 
 def batch_of(

@@ -13,9 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import esker
 from esker.engine.progress import Progress
 from esker.errors import StorageError
-from esker.server import gauges, keyfile, metrics, probes
+from esker.server import gauges, metrics, probes
+from esker.server.access import keyfile
 from esker.server.app import App
-from esker.server.faults import Fault
+from esker.server.http.faults import Fault
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
 from tests.server.asgi import call

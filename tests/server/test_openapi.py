@@ -37,7 +37,7 @@ from schemathesis.generation.overrides import Override
 from schemathesis.specs.openapi import checks
 
 from esker import server
-from esker.server.codec import ARROW
+from esker.server.bodies.codec import ARROW
 from esker.server.described import ALSO, ANSWERED, CODES, HEADERS, STATUSES
 from esker.server.openapi import codes, document
 from esker.server.run import Server, serving
@@ -325,7 +325,7 @@ def test_headers_and_types_of_answers_stand_in_the_document(client: Client) -> N
 
 
 def _told(route: Any) -> list[tuple[str, str]]:
-    from esker.server.faults import STATUS
+    from esker.server.http.faults import STATUS
 
     return [(str(STATUS[code]), code) for code in codes(route)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esker.server.preferences import is_known, preferred
+from esker.server.http.preferences import is_known, preferred
 from tests.helpers import wait_until
 from tests.server.conftest import Client
 

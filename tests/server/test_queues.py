@@ -17,14 +17,14 @@ import msgspec
 import pytest
 
 import esker
-from esker.server import keyfile
-from esker.server.desk import Desk
-from esker.server.keys import SCOPES, Principal
-from esker.server.queues import claimed
-from esker.server.rooms import Rooms
+from esker.server.access import keyfile
+from esker.server.access.keys import SCOPES, Principal
+from esker.server.bodies.wire_rooms import Claim
+from esker.server.jobs.claiming import Desk
+from esker.server.jobs.queues import claimed
 from esker.server.run import Server, serving
+from esker.server.seals import Rooms
 from esker.server.settings import Settings
-from esker.server.wire_rooms import Claim
 from tests.helpers import HandClock
 from tests.server.conftest import Answer, Client
 

@@ -457,7 +457,7 @@ def test_names_and_ids_cannot_split_an_answer(client: Client, server: Server) ->
 def test_a_header_of_an_answer_that_holds_a_line_break_is_an_internal_error(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from esker.server.call import Call, Reply
+    from esker.server.http.call import Call, Reply
 
     async def evil(call: Call) -> Reply:
         return Reply({}, headers=(("esker-next", "1\r\nset-cookie: x"),))

@@ -18,7 +18,7 @@ import pytest
 from esker.aio.store import AsyncTopic
 from esker.engine import reading
 from esker.engine.topic import Topic
-from esker.server import sifting
+from esker.server.bodies import filtering
 from esker.server.run import Server
 from esker.server.table import ROUTES
 from tests.server.asgi import Request, application
@@ -633,7 +633,7 @@ def test_few_are_found_among_many_without_taking_these_one_by_one(
 
     def matching(batch: Any, wanted: Any) -> Any:
         taken.append(len(batch))
-        return sifting.matching(batch, wanted)
+        return filtering.matching(batch, wanted)
 
     monkeypatch.setattr("esker.server.records.matching", matching)
     assert read(client, "t", "?limit=1&tag=eu")["next"] == 5_000

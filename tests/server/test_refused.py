@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from websockets.sync.client import connect
 
-from esker.server import stages
+from esker.server import staging
 from tests.server.conftest import Client
 from tests.server.test_stages import ARROW, stage, stream, written
 
@@ -65,7 +65,7 @@ def test_a_refused_stage_makes_no_topic(client: Client, body: bytes, shard: int)
 def test_a_stage_too_long_when_written_out_makes_no_topic(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "WRITTEN_MAX", 1_000)
+    monkeypatch.setattr(staging, "WRITTEN_MAX", 1_000)
     assert stage(client, "new", stream(bytes(2_000))).status == 413
     assert names(client) == set()
 
@@ -74,7 +74,7 @@ def test_a_stage_that_is_refused_behind_its_first_piece_leaves_an_empty_topic(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others may have staged records for it meanwhile, so nobody takes it away."""
-    monkeypatch.setattr(stages, "PIECE_BYTES", 100)
+    monkeypatch.setattr(staging, "PIECE_BYTES", 100)
     rows = pa.table({"value": [bytes(200), None]})
     assert stage(client, "new", written(rows, rows=1)).status == 400
     assert client.get("/v1/topics/new").json()["count"] == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from esker.server.keys import SCOPES, Principal, Scope
+from esker.server.access.keys import SCOPES, Principal, Scope
 from tests.server.conftest import Answer, Client
 
 

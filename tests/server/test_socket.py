@@ -16,12 +16,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 import esker
-from esker.server import frames
-from esker.server.keys import Principal
+from esker.server.access.keys import Principal
+from esker.server.bodies.wire_live import TOPICS_MAX
+from esker.server.live import frames
+from esker.server.live.stream import SocketStream
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
-from esker.server.stream import SocketStream
-from esker.server.wire_live import TOPICS_MAX
 from tests.server.conftest import Client
 from tests.server.test_watch import until
 

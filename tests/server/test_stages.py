@@ -17,12 +17,12 @@ import pytest
 import esker
 from esker.engine.attach import Stage
 from esker.format.columns import HEADER_TYPE
-from esker.server import stages
-from esker.server.faults import Fault
-from esker.server.keys import SCOPES, Principal, Scope
+from esker.server import staging
+from esker.server.access.keys import SCOPES, Principal, Scope
+from esker.server.http.faults import Fault
 from esker.server.run import serving
 from esker.server.settings import Settings
-from esker.server.stages import Messages
+from esker.server.staging import Messages
 from tests.server.conftest import Answer, Client
 
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
@@ -237,7 +237,7 @@ def test_what_is_no_arrow_stream_is_refused_and_nothing_is_left(
 def test_a_stream_that_breaks_off_leaves_nothing_of_what_was_staged(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(staging, "PIECE_BYTES", 1_000)
     staged: list[int] = []
     append = Stage.append_arrow
     monkeypatch.setattr(
@@ -339,7 +339,7 @@ def test_very_many_tiny_messages_keep_nobody_waiting() -> None:
     call: Any = SimpleNamespace(pieces=pieces, app=app)
 
     async def taken() -> list[int]:
-        return [len(piece) async for piece in stages._pieces(call)]
+        return [len(piece) async for piece in staging._pieces(call)]
 
     began = time.perf_counter()
     assert sum(asyncio.run(taken())) > len(data)

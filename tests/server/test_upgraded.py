@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from esker.server.gate import end
-from esker.server.keys import Account
+from esker.server.access.gate import end
+from esker.server.access.keys import Account
+from esker.server.http.upgrade import FRAMES_MAX, Upgraded
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
-from esker.server.upgraded import FRAMES_MAX, Upgraded
 from tests.server.conftest import Client
 from tests.server.raw import HOST, connected
 

@@ -18,14 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esker.errors import Corruption
-from esker.server import cursor, feed, frames, keyfile, missing
-from esker.server import hub as hub_module
-from esker.server.faults import Fault
-from esker.server.keys import SCOPES, Principal
+from esker.server.access import keyfile
+from esker.server.access.keys import SCOPES, Principal
+from esker.server.http.faults import Fault
+from esker.server.live import cursor, feed, frames, missing
+from esker.server.live import hub as hub_module
+from esker.server.live.stream import SHARDS_MAX
+from esker.server.live.watch import Sessions
 from esker.server.run import Server, serving
 from esker.server.settings import Settings
-from esker.server.stream import SHARDS_MAX
-from esker.server.watch import Sessions
 from tests.helpers import HandClock
 from tests.server.conftest import Client
 from tests.server.streams import Events

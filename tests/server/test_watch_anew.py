@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from esker.errors import TopicNotFound
-from esker.server import cursor, feed, hub
-from esker.server.feed import look
-from esker.server.frames import Lens, Maker
+from esker.server.live import cursor, feed, hub
+from esker.server.live.feed import look
+from esker.server.live.frames import Lens, Maker
+from esker.server.live.stream import EventStream, Interest
 from esker.server.run import Server
-from esker.server.stream import EventStream, Interest
 from tests.server.conftest import Client
 from tests.server.streams import Event
 from tests.server.test_watch import on_loop, until, watch

@@ -12,7 +12,7 @@ import pytest
 
 import esker
 import esker.spark
-from esker.server import keyfile
+from esker.server.access import keyfile
 from esker.server.run import serving
 from esker.server.settings import Settings
 from esker.spark import jobs, origins, plan

@@ -36,8 +36,8 @@ def ls(
         A filter over their records. See docs/filters.md.
     """
     from esker.cli.look import queue_of
-    from esker.server import wire_rooms as rooms
-    from esker.server.rooms import record_fields
+    from esker.server.bodies import wire_rooms as rooms
+    from esker.server.seals import record_fields
 
     with place.open() as store:
         found = queue_of(store, queue)

@@ -16,8 +16,8 @@ from esker.engine.intake import arrow_columns
 from esker.errors import InvalidRecord
 from esker.format.columns import HEADER_TYPE, Columns
 from esker.records import Record, Spans
-from esker.server.codec import lines_in
-from esker.server.faults import Fault
+from esker.server.bodies.codec import lines_in
+from esker.server.http.faults import Fault
 
 CHUNK: Final = 4 << 20
 ROWS: Final = 1 << 16  # of a Parquet file, at once

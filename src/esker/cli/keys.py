@@ -15,7 +15,7 @@ from esker.clock import SYSTEM_CLOCK
 from esker.errors import EskerError, InvalidOption
 
 if TYPE_CHECKING:
-    from esker.server.keys import Key
+    from esker.server.access.keys import Key
 
 KEYS: Final = "esker.keys"
 _ROW: Final = (
@@ -67,8 +67,8 @@ def new(
         For how long it is good: 30d, 12h.
     """
     from esker.options import duration_us
-    from esker.server import keyfile
-    from esker.server.keys import SCOPES
+    from esker.server.access import keyfile
+    from esker.server.access.keys import SCOPES
 
     wanted = SCOPES if scopes == "all" else scopes.split(",")
     length = None if expires is None else duration_us(expires, "expires") / 1e6
@@ -84,7 +84,7 @@ def new(
 
 def ls(*, file: KeyFile = KEY_FILE, shown: Shown = USUAL) -> int:
     """Show the keys, not their secrets."""
-    from esker.server import keyfile
+    from esker.server.access import keyfile
     from esker.storage.files import SYSTEM_FILES, absolute
 
     if not SYSTEM_FILES.kind(absolute(file.path)):
@@ -102,7 +102,7 @@ def revoke(id: str, /, *, file: KeyFile = KEY_FILE, shown: Shown = USUAL) -> int
     id
         As `esker keys ls` shows it.
     """
-    from esker.server import keyfile
+    from esker.server.access import keyfile
 
     done = keyfile.revoke(file.path, _id(id))
     tell(shown, _told(done), _line(done))
@@ -117,7 +117,7 @@ def forget(id: str, /, *, file: KeyFile = KEY_FILE, shown: Shown = USUAL) -> int
     id
         As `esker keys ls` shows it.
     """
-    from esker.server import keyfile
+    from esker.server.access import keyfile
 
     done = keyfile.forget(file.path, _id(id))
     tell(shown, _told(done), _line(done))

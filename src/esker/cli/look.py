@@ -17,9 +17,9 @@ from esker.errors import GroupNotFound, NotAQueue, TopicNotFound, nearest
 from esker.groups.describe import GroupStatus
 from esker.queues.opening import known_queue
 from esker.routes.runner import group_of
-from esker.server import wire
-from esker.server import wire_rooms as rooms
-from esker.server.queues import _options as queue_options
+from esker.server.bodies import wire
+from esker.server.bodies import wire_rooms as rooms
+from esker.server.jobs.queues import _options as queue_options
 from esker.server.routes import _told as route_told
 from esker.server.topics import _state as local_state
 

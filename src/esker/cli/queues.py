@@ -155,7 +155,7 @@ def peek(
         So many at the most; over a URL 1,000.
     """
     from esker.cli.look import queue_of
-    from esker.server.rooms import record_out
+    from esker.server.seals import record_out
 
     with place.open() as store:
         rows = [record_out(record) for record in queue_of(store, queue).peek(limit)]
@@ -215,8 +215,8 @@ def claim(
 
 
 def _told(queue: Any, job: Job) -> Any:
-    from esker.server import wire_rooms as rooms
-    from esker.server.rooms import record_fields
+    from esker.server.bodies import wire_rooms as rooms
+    from esker.server.seals import record_fields
 
     left = max(0.0, job.deadline - queue._context.clock.monotonic())
     return rooms.JobOut(

@@ -29,7 +29,7 @@ from esker.engine.batch import SCHEMA, Batch
 from esker.filters.parser import Filter
 from esker.format.columns import Columns
 from esker.records import Gap
-from esker.server.codec import RecordOut, gap_out, lines_out, records_out
+from esker.server.bodies.codec import RecordOut, gap_out, lines_out, records_out
 
 RecordForm = Literal["table", "json", "ndjson", "csv", "raw", "arrow", "parquet"]
 Values = Literal["text", "json"]

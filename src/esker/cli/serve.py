@@ -135,7 +135,8 @@ def serve(
     if show_settings:
         print(settings.shown(sources))
         return 0
-    from esker.server import exposure, listen, logs, run
+    from esker.server import logs, run
+    from esker.server.http import exposure, listen
 
     root = directory(path, place, "serve")
     exposure.check_settings(made)

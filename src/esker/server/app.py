@@ -34,22 +34,23 @@ from esker.engine.progress import Progress
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.options import topic_name
-from esker.server import faults, socket
-from esker.server.audit import Audit
-from esker.server.call import Call, Disconnected, Receive, Reply, Send, decoded, hinted
-from esker.server.codec import EVENTS, JSON
-from esker.server.durable_state import Streams
-from esker.server.exposure import check_place, for_pages
-from esker.server.faults import Fault, throttled
-from esker.server.gate import Ended, Gate, Visit, claimed, ticket_in
+from esker.server.access.audit import Audit
+from esker.server.access.gate import Ended, Gate, Visit, claimed, ticket_in
+from esker.server.access.keys import Principal, Scope
+from esker.server.bodies.codec import EVENTS, JSON
+from esker.server.durable_streams.state import Streams
 from esker.server.handlers import handlers
-from esker.server.hub import Hub
-from esker.server.keys import Principal, Scope
-from esker.server.rooms import Rooms
+from esker.server.http import faults
+from esker.server.http.call import Call, Disconnected, Receive, Reply, Send, decoded, hinted
+from esker.server.http.exposure import check_place, for_pages
+from esker.server.http.faults import Fault, throttled
+from esker.server.live import websocket
+from esker.server.live.hub import Hub
+from esker.server.live.stream import last_word
+from esker.server.live.watch import Sessions
+from esker.server.seals import Rooms
 from esker.server.settings import Settings
-from esker.server.stream import last_word
 from esker.server.table import CLOUD_EVENT, RAW, Place, Route, Table, names_in, params
-from esker.server.watch import Sessions
 
 T = TypeVar("T")
 LOG: Final = logging.getLogger("esker.server")
@@ -228,17 +229,17 @@ class App:
             with self.gate.visit() as visit:
                 try:
                     call = self.enter(scope, receive, request, visit, ("read", "write"))
-                    if call.route.handler != socket.ROUTE:
+                    if call.route.handler != websocket.ROUTE:
                         raise Fault("not_found", "there is no WebSocket at this path")
                     _ = self.store  # a refusal while there is none
                 except Fault as fault:
                     self._audited(scope, request, fault)
                     refusal = _refusal(fault, request)
                     times = {"total": (self.clock.monotonic() - began) * 1e3}
-                    await socket.refuse(refusal, _head(refusal, request, times), receive, send)
+                    await websocket.refuse(refusal, _head(refusal, request, times), receive, send)
                     return
                 refused = partial(self._audited, scope, request)
-                await socket.serve(call, receive, send, refused)
+                await websocket.serve(call, receive, send, refused)
         except Ended:  # the socket was closed on its way out
             pass
 

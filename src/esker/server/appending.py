@@ -13,11 +13,11 @@ from esker.engine.intake import checking
 from esker.engine.once import check_first
 from esker.errors import TopicNotFound
 from esker.records import Record, Span, Spans
-from esker.server.latency import note_waits, timed, took
+from esker.server.live.latency import note_waits, timed, took
 
 if TYPE_CHECKING:
     from esker.engine.store import Store
-    from esker.server.call import Call
+    from esker.server.http.call import Call
 
 TRIES: Final = 4  # at a topic that is deleted again and again
 

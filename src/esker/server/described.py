@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from esker.server.codec import JSON, RecordIn
+from esker.server.bodies.codec import JSON, RecordIn
 
 
 class Records(Struct, forbid_unknown_fields=True):

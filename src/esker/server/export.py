@@ -26,12 +26,12 @@ from esker.engine.batch import SCHEMA, Batch
 from esker.engine.store import Store
 from esker.errors import EskerError
 from esker.records import Gap
-from esker.server import codec, sheet
-from esker.server import wire_looks as wire
-from esker.server.call import Call, Reply
-from esker.server.codec import ARROW, CSV, NDJSON
+from esker.server.bodies import codec, sheet
+from esker.server.bodies import wire_overview as wire
+from esker.server.bodies.codec import ARROW, CSV, NDJSON
+from esker.server.bodies.filtering import Wanted, matching, wanted_of
+from esker.server.http.call import Call, Reply
 from esker.server.records import chosen_shard, known
-from esker.server.sifting import Wanted, matching, wanted_of
 
 LOG: Final = logging.getLogger("esker.server")
 MEDIA: Final = {"ndjson": NDJSON, "csv": CSV, "arrow": ARROW}

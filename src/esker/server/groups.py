@@ -24,11 +24,11 @@ from esker.groups import lag as lags
 from esker.groups.batch import GroupBatch
 from esker.groups.describe import GroupStatus, groups_of
 from esker.records import Gap
-from esker.server import codec
-from esker.server import wire_rooms as wire
-from esker.server.call import Call, Disconnected, Reply
-from esker.server.codec import ARROW
-from esker.server.faults import Fault
+from esker.server.bodies import codec
+from esker.server.bodies import wire_rooms as wire
+from esker.server.bodies.codec import ARROW
+from esker.server.http.call import Call, Disconnected, Reply
+from esker.server.http.faults import Fault
 from esker.server.members import Members, Seat, existing, has_group
 from esker.server.records import known
 

@@ -5,36 +5,34 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 from esker.server import (
-    access,
-    durable,
     export,
     groups,
-    leased,
-    looks,
     metrics,
     otlp,
+    overview,
     page,
-    places,
     probes,
-    queues,
+    ranges,
     records,
-    socket,
-    stages,
+    staging,
     topics,
-    watch,
-    work,
 )
 from esker.server import routes as routing
-from esker.server.call import Call, Reply
+from esker.server.access import tickets
+from esker.server.durable_streams import append as durable
+from esker.server.http.call import Call, Reply
+from esker.server.jobs import leases, queues
+from esker.server.jobs import stream as work
+from esker.server.live import watch, websocket
 from esker.server.table import Route
 
 Handler = Callable[[Call], Awaitable[Reply]]
 ROOMS = {
-    "access": access, "probes": probes, "topics": topics, "records": records,
-    "groups": groups, "queues": queues, "work": work, "routes": routing, "stages": stages,
-    "otlp": otlp, "durable": durable, "places": places,
-    "watch": watch, "socket": socket, "metrics": metrics,
-    "page": page, "looks": looks, "export": export, "leased": leased,
+    "access": tickets, "probes": probes, "topics": topics, "records": records,
+    "groups": groups, "queues": queues, "work": work, "routes": routing, "stages": staging,
+    "otlp": otlp, "durable": durable, "places": ranges,
+    "watch": watch, "socket": websocket, "metrics": metrics,
+    "page": page, "looks": overview, "export": export, "leased": leases,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from esker.server.keys import redacted
+from esker.server.access.keys import redacted
 from esker.server.settings import Settings
 
 LOG: Final = logging.getLogger("esker.server")

@@ -18,7 +18,7 @@ from esker.errors import EskerError, Fenced, GroupNotFound
 from esker.groups.group import Group, check_name
 from esker.groups.lag import Rates
 from esker.groups.registry import Groups
-from esker.server.faults import Fault, throttled
+from esker.server.http.faults import Fault, throttled
 from esker.server.records import known
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from esker.server import gauges
-from esker.server.call import Call, Reply
-from esker.server.faults import Fault
 from esker.server.gauges import Sample
-from esker.server.latency import BUDGET
+from esker.server.http.call import Call, Reply
+from esker.server.http.faults import Fault
+from esker.server.live.latency import BUDGET
 from esker.version import VERSION
 
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from esker.server import described
-from esker.server.codec import ARROW, BYTES, EVENTS, JSON, NDJSON
+from esker.server.bodies.codec import ARROW, BYTES, EVENTS, JSON, NDJSON
 from esker.server.described import ANSWERED, BODIES, CODES, EXAMPLES, HEADERS, STATUSES
-from esker.server.faults import STATUS, Body
+from esker.server.http.faults import STATUS, Body
 from esker.server.table import PROTOBUF, RAW, Route
 from esker.version import VERSION
 

@@ -23,11 +23,11 @@ import msgspec
 
 from esker.records import Record
 from esker.server.appending import appended
-from esker.server.call import Call, Reply
-from esker.server.codec import Something, check_count
-from esker.server.faults import Fault
-from esker.server.latency import took
-from esker.server.wire_rooms import Exported
+from esker.server.bodies.codec import Something, check_count
+from esker.server.bodies.wire_rooms import Exported
+from esker.server.http.call import Call, Reply
+from esker.server.http.faults import Fault
+from esker.server.live.latency import took
 
 if TYPE_CHECKING:
     from esker.engine.store import Store

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from esker.console import Asset, asset, import_map_hash
-from esker.server.call import Call, Reply
-from esker.server.faults import Fault
+from esker.server.http.call import Call, Reply
+from esker.server.http.faults import Fault
 
 POLICY: Final = "; ".join(
     (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from esker.engine.store import Store
-from esker.server import wire
-from esker.server.call import Call, Reply
+from esker.server.bodies import wire
+from esker.server.http.call import Call, Reply
 from esker.server.openapi import document
 from esker.storage.files import free_bytes
 from esker.version import VERSION

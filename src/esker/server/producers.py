@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from esker.server import wire
-from esker.server.call import Call
-from esker.server.faults import Fault
+from esker.server.bodies import wire
+from esker.server.http.call import Call
+from esker.server.http.faults import Fault
 
 
 class Numbered(NamedTuple):

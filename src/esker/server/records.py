@@ -21,19 +21,19 @@ from esker.engine.topic import Topic
 from esker.errors import DataGap, InvalidOption, TopicNotFound, nearest
 from esker.options import topic_name
 from esker.records import Gap, Record, Spans
-from esker.server import codec, interop, sheet, wire
 from esker.server.appending import appended
-from esker.server.arrow import arrow_in
-from esker.server.call import Call, Reply, decoded
-from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
-from esker.server.depth import check_depth
-from esker.server.faults import Fault
-from esker.server.latency import took
+from esker.server.bodies import cloudevents, codec, sheet, wire
+from esker.server.bodies.arrow_in import arrow_in
+from esker.server.bodies.codec import ARROW, BYTES, CSV, JSON, NDJSON
+from esker.server.bodies.filtering import first, matching, wanted_of
+from esker.server.bodies.nesting import check_depth
+from esker.server.http.call import Call, Reply, decoded
+from esker.server.http.faults import Fault
+from esker.server.http.waiting import Waiting
+from esker.server.live.latency import took
 from esker.server.producers import either, producing
 from esker.server.settings import Settings
-from esker.server.sifting import first, matching, wanted_of
 from esker.server.table import CLOUD_EVENT, CLOUD_EVENTS
-from esker.server.waiting import Waiting
 from esker.storage.sealed import SealedSegment
 
 # A page of sealed records is the same for ever, or until they are deleted.
@@ -55,7 +55,7 @@ async def append(call: Call) -> Reply:
     create, settings = query.create, call.app.settings
     producer = producing(call)
     records: Any
-    event = interop.is_event(call)
+    event = cloudevents.is_event(call)
     if (event or media != BYTES) and not _OF_BYTES.isdisjoint(call.headers):
         raise Fault(
             "invalid_request",
@@ -63,7 +63,7 @@ async def append(call: Call) -> Reply:
             "in each record",
         )
     if event:
-        records = [interop.binary_in(call.headers, data)]
+        records = [cloudevents.binary_in(call.headers, data)]
     elif media in (CLOUD_EVENT, CLOUD_EVENTS):
         records = await call.apart(data, lambda: _events_in(data, media, settings))
     elif media == JSON:
@@ -135,7 +135,7 @@ def _lines_in(data: bytes, settings: Settings) -> list[Any]:
 
 def _events_in(data: bytes, media: str, settings: Settings) -> list[Any]:
     check_depth(data, settings.json_depth)
-    return interop.events_in(data, media, settings.batch_records)
+    return cloudevents.events_in(data, media, settings.batch_records)
 
 
 _OF_BYTES: Final = frozenset({"esker-key", "esker-tag", "esker-node"})
@@ -370,7 +370,7 @@ def _page(call: Call, found: Found, media: str) -> Reply:
         records = sheet.sheet(found.items, headers=query.headers)
     elif media == CLOUD_EVENTS:
         everything = (each for batch in batches for each in batch.records())
-        records = interop.events_out(call.params["topic"], everything)
+        records = cloudevents.events_out(call.params["topic"], everything)
     else:
         made = [
             record

@@ -14,8 +14,8 @@ from esker.errors import RouteNotFound, RouteRefused
 from esker.routes.route import Route
 from esker.routes.runner import group_of
 from esker.routes.status import RouteStatus
-from esker.server import wire_rooms as wire
-from esker.server.call import Call, Reply
+from esker.server.bodies import wire_rooms as wire
+from esker.server.http.call import Call, Reply
 
 if TYPE_CHECKING:
     from esker.engine.store import Store

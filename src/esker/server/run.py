@@ -27,11 +27,11 @@ import uvicorn
 from esker.aio.store import aopen
 from esker.errors import EskerError
 from esker.server.app import App
-from esker.server.exposure import check_settings
-from esker.server.listen import Listener
-from esker.server.protocol import Wire
+from esker.server.http.connection import Wire
+from esker.server.http.exposure import check_settings
+from esker.server.http.listen import Listener
+from esker.server.http.upgrade import Upgraded
 from esker.server.settings import Settings
-from esker.server.upgraded import Upgraded
 
 LOG: Final = logging.getLogger("esker.server")
 FILES: Final = 1 << 16  # that may be open, if the system lets us

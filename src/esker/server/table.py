@@ -23,10 +23,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from esker.server import wire, wire_live, wire_looks
-from esker.server import wire_rooms as rooms
-from esker.server.codec import ARROW, BYTES, CSV, JSON, NDJSON
-from esker.server.keys import Scope
+from esker.server.access.keys import Scope
+from esker.server.bodies import wire, wire_live, wire_overview
+from esker.server.bodies import wire_rooms as rooms
+from esker.server.bodies.codec import ARROW, BYTES, CSV, JSON, NDJSON
 
 RAW: Final = "raw"
 CLOUD_EVENT: Final = "application/cloudevents+json"
@@ -140,14 +140,14 @@ ROOMS: Final[tuple[Route, ...]] = (
     Route("GET", JOBS + "/history", "read", "queues.history", "What happened to a job", QUEUE,
           query=rooms.HistoryQuery, reply=rooms.History),
     Route("GET", JOBS + "/delayed", "read", "leased.delayed", "Jobs that wait for their time",
-          QUEUE, query=wire_looks.LeasesQuery, reply=wire_looks.DelayedJobs),
+          QUEUE, query=wire_overview.LeasesQuery, reply=wire_overview.DelayedJobs),
     Route("GET", JOBS + "/leases", "read", "leased.leases", "Jobs that somebody holds", QUEUE,
-          query=wire_looks.LeasesQuery, reply=wire_looks.Leases),
+          query=wire_overview.LeasesQuery, reply=wire_overview.Leases),
     Route("POST", JOBS + "/leases/release", "admin", "leased.release",
-          "Take jobs from their holders, untried", QUEUE, body=wire_looks.TakeBack,
+          "Take jobs from their holders, untried", QUEUE, body=wire_overview.TakeBack,
           reply=rooms.Settled),
     Route("POST", JOBS + "/leases/nack", "admin", "leased.nack",
-          "Take jobs from their holders, as failed", QUEUE, body=wire_looks.TakeBackFailed,
+          "Take jobs from their holders, as failed", QUEUE, body=wire_overview.TakeBackFailed,
           reply=rooms.Settled),
     # routes
     Route("GET", "/v1/routes", "read", "routes.list_routes", "All routes", reply=rooms.Routes),
@@ -201,7 +201,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           offers=("text/javascript", "text/css", "image/svg+xml")),
     # keys
     Route("GET", "/v1/access", "read", "looks.access", "Who asks, and what they may do",
-          reply=wire_looks.Access),
+          reply=wire_overview.Access),
     Route("POST", "/v1/tickets", "read", "access.ticket",
           "A ticket for one stream, for those who cannot send a key",
           (Place("body", "topics[]"),), body=wire.TicketAsk, reply=wire.TicketGiven),
@@ -244,14 +244,14 @@ ROUTES: Final[tuple[Route, ...]] = (
           "Every counter of a shard", TOPIC, query=wire.CountersQuery, reply=wire.Counters),
     # the store as a whole
     Route("GET", "/v1/overview", "read", "looks.overview", "The topics in numbers, by pages",
-          query=wire.ListQuery, reply=wire_looks.Overview),
+          query=wire.ListQuery, reply=wire_overview.Overview),
     Route("GET", "/v1/store", "read", "looks.store",
-          "How the store is: recovery, background, pressure", reply=wire_looks.StoreState),
+          "How the store is: recovery, background, pressure", reply=wire_overview.StoreState),
     Route("GET", "/v1/topics/{topic}/segments", "read", "looks.segments",
           "The files of a topic by tier and age; what was lost, what is to go", TOPIC,
-          query=wire_looks.SegmentsQuery, reply=wire_looks.Segments),
+          query=wire_overview.SegmentsQuery, reply=wire_overview.Segments),
     Route("GET", "/v1/topics/{topic}/export", "read", "export.export",
-          "The records between two positions, as a file", TOPIC, query=wire_looks.ExportQuery,
+          "The records between two positions, as a file", TOPIC, query=wire_overview.ExportQuery,
           streams=True, offers=(NDJSON, "text/csv", ARROW)),
     *ROOMS,
     # live

@@ -8,8 +8,8 @@ import msgspec
 
 from esker.engine.topic import Topic
 from esker.errors import TopicNotFound
-from esker.server import wire
-from esker.server.call import Call, Reply
+from esker.server.bodies import wire
+from esker.server.http.call import Call, Reply
 from esker.server.records import known
 
 
