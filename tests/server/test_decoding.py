@@ -136,7 +136,7 @@ def test_a_long_body_is_decoded_away_from_the_loop(
         where.append(threading.current_thread().name)
         measure(data, limit)
 
-    for module in ("records", "call"):
+    for module in ("records", "http.call"):
         monkeypatch.setattr(f"esker.server.{module}.check_depth", noted)
     long = {"value": {"a": "x" * AT_ONCE}}
     for path, body, headers in (
