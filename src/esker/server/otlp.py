@@ -25,7 +25,7 @@ from esker.records import Record
 from esker.server.appending import appended
 from esker.server.bodies.codec import Something, check_count
 from esker.server.bodies.wire_rooms import Exported
-from esker.server.http.call import Call, Reply
+from esker.server.http.call import AT_ONCE, Call, Reply
 from esker.server.http.faults import Fault
 from esker.server.live.latency import took
 
@@ -212,14 +212,16 @@ def _check(request: Any, most: int) -> None:
 
 
 def _from_protobuf(proto: Any, data: bytes, most: int) -> Request:
-    parts, logs = counted(data)
-    _check_parts(parts)
-    check_count(logs, most)
+    if len(data) > AT_ONCE:  # a smaller one takes little room, whatever it is made of
+        parts, logs = counted(data)
+        _check_parts(parts)
+        check_count(logs, most)
     message = proto.ExportLogsServiceRequest()
     try:
         message.ParseFromString(data)
     except Exception:  # its own DecodeError, whose module need not be there
         raise Fault("invalid_request", "the body is not an export of logs in protobuf") from None
+    _check(message, most)
     return Request([_resource_logs(each) for each in message.resource_logs])
 
 
