@@ -132,6 +132,17 @@ def test_what_a_poll_did_not_hand_out_is_forgotten_by_a_seek(store: Any, here: A
                 first.ack()
 
 
+@pytest.mark.parametrize("shard", [float("nan"), 0.0, "0", True])
+def test_a_seek_of_what_is_no_shard_moves_none(store: Any, here: Any, shard: Any) -> None:
+    for each in (store, here):
+        three_shards(each)
+        with each["t"].group("g") as group:
+            before = group.cursors()
+            with pytest.raises(esker.InvalidOption, match="shard="):
+                group.seek("latest", shard)
+            assert group.cursors() == before
+
+
 def test_what_a_poll_did_not_hand_out_is_forgotten_by_a_rewind(store: Any, here: Any) -> None:
     for each in (store, here):
         three_shards(each)

@@ -280,6 +280,9 @@ class RemoteGroup:
 
     def seek(self, to: Any, shard: int | None = None, *, dry_run: bool = False) -> list[Move]:
         """Put the group somewhere else, or say what that would mean; see `Group.seek`."""
+        if shard is not None and (isinstance(shard, bool) or not isinstance(shard, int)):
+            # NaN would be sent as none, which means all of them
+            raise InvalidOption(f"shard={shard!r}: a shard has a number")
         body = {"to": position(to), "shard": shard, "dry_run": dry_run}
         moves = self._call("POST", "/seek", body, again=dry_run).json()["moves"]
         if not dry_run:  # what waits of these shards can not be acked any more
