@@ -206,7 +206,7 @@ class Nats:
 
     def __init__(self, folder: Path, sync: bool) -> None:
         self.loop = asyncio.new_event_loop()
-        port = free_port()
+        self.port = port = free_port()
         config = folder / f"nats-{sync}.conf"
         always = "always" if sync else "2m"
         config.write_text(
@@ -272,6 +272,20 @@ class Nats:
         await pull.unsubscribe()
         return Timed(records * calls / sum(took), took)
 
+    def consume(self, subjects: Sequence[str]) -> None:
+        """Have what comes from now on delivered to each of these, to which somebody listens."""
+        self.loop.run_until_complete(self._consume(subjects))
+
+    async def _consume(self, subjects: Sequence[str]) -> None:
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+        for subject in subjects:
+            how = ConsumerConfig(
+                deliver_subject=subject, ack_policy=AckPolicy.NONE,
+                deliver_policy=DeliverPolicy.NEW,
+            )  # fmt: skip
+            await self._stream.add_consumer("s", how)
+
     def close(self) -> None:
         self.loop.run_until_complete(self._nats.close())
         self.loop.close()
@@ -285,7 +299,7 @@ class Redis:
     def __init__(self, folder: Path, sync: bool) -> None:
         import redis
 
-        port = free_port()
+        self.port = port = free_port()
         place = folder / f"redis-{sync}"
         place.mkdir()
         self._process = subprocess.Popen(
