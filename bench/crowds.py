@@ -126,21 +126,22 @@ class Watchers(_Marked):
 class NatsCrowd(_Marked):
     """Many push consumers of one stream."""
 
-    mark = b"MSG s 1 "  # under the subject as which it was published
-
     def __init__(self, nats: Nats, topic: str, count: int) -> None:
+        self._nats = nats
+        self._topic = topic
+        self.mark = f"MSG {topic} 1 ".encode()  # under the subject as which it was published
         self._writer = _nats_socket(nats.port, b"SUB acks 1\r\n")
         self._acks = 0
         made = [
             _nats_socket(nats.port, f"SUB to.{topic}.{number} 1\r\n".encode())
             for number in range(count)
         ]
-        nats.consume([f"to.{topic}.{number}" for number in range(count)])
+        nats.consume(topic, [f"to.{topic}.{number}" for number in range(count)])
         super().__init__(made)
 
     def append(self, count: int) -> None:
         self._acks = count
-        sent = [f"PUB s acks {len(value)}\r\n{value}\r\n" for value in values(count)]
+        sent = [f"PUB {self._topic} acks {len(each)}\r\n{each}\r\n" for each in values(count)]
         self._writer.sendall("".join(sent).encode())
 
     def settle(self) -> None:
@@ -149,6 +150,7 @@ class NatsCrowd(_Marked):
             data += self._writer.recv(PIECE)
 
     def close(self) -> None:
+        self._nats.forget(self._topic)
         self._writer.close()
         super().close()
 

@@ -272,19 +272,24 @@ class Nats:
         await pull.unsubscribe()
         return Timed(records * calls / sum(took), took)
 
-    def consume(self, subjects: Sequence[str]) -> None:
-        """Have what comes from now on delivered to each of these, to which somebody listens."""
-        self.loop.run_until_complete(self._consume(subjects))
+    def consume(self, stream: str, subjects: Sequence[str]) -> None:
+        """Have what comes to a stream of this name delivered to each of these, who listen."""
+        self.loop.run_until_complete(self._consume(stream, subjects))
 
-    async def _consume(self, subjects: Sequence[str]) -> None:
+    async def _consume(self, stream: str, subjects: Sequence[str]) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+        await self._stream.add_stream(name=stream, subjects=[stream])
         for subject in subjects:
             how = ConsumerConfig(
                 deliver_subject=subject, ack_policy=AckPolicy.NONE,
                 deliver_policy=DeliverPolicy.NEW,
             )  # fmt: skip
-            await self._stream.add_consumer("s", how)
+            await self._stream.add_consumer(stream, how)
+
+    def forget(self, stream: str) -> None:
+        """Remove a stream, with those who consume it."""
+        self.loop.run_until_complete(self._stream.delete_stream(stream))
 
     def close(self) -> None:
         self.loop.run_until_complete(self._nats.close())
