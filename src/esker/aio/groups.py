@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from esker.aio.store import AsyncStore
 
 LOOK_SECONDS: Final = 0.25  # between looks at who else reads, while nothing comes
-
-
-END: Any = object()
+END: Any = object()  # of a poll
 
 
 def _heard(step: asyncio.Future[Any]) -> None:

@@ -1,7 +1,4 @@
-"""What the rooms keep while the server runs: seats of groups, desks of queues, hands, and a secret.
-
-None of it is on a disk. When the server ends, however it does, the store's own locks let go: shards
-of groups are taken by others, and jobs can be claimed again.
+"""What the server vouches for, and what it keeps while it runs.
 
 Tokens of jobs are sealed. The library's token says which worker and which of its claims has a job,
 and to the library the whole server is one worker; whoever has one token could count on from it. So
@@ -11,6 +8,10 @@ queue or to another job is refused in the same words as one whose lease is lost.
 
 Tickets of staged segments are sealed with a key made of the store's id, which is told to nobody:
 a batch that was staged before a restart can be attached behind it.
+
+The seats of groups (members.py), those who wait for jobs (jobs/claiming.py) and the jobs that each
+key has (jobs/in_hand.py) are found here as well. None of it is on a disk: when the server ends,
+however it does, the store's own locks let go, and shards and jobs are for others.
 """
 
 from __future__ import annotations
